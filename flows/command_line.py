@@ -138,6 +138,8 @@ COMMANDS: Final = {
     "power": "flows.power",
     "watch": "flows.watch.__main__",
     "why": "flows.why",
+    "accept": "flows.accept",
+    "mute": "flows.mute",
     "store": "flows.store",
     "catalog": "flows.catalog",
 }

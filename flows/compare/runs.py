@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import orjson
@@ -34,6 +35,8 @@ from tasks.reporting.tables import Column, FittedTable
 from tasks.store.home import finite, private_folder
 
 PAGE = "comparison.html"
+TOLD_FLIPS = 10
+"""Items that a notification names of each pair, at most."""
 STATE_NAMES: Mapping[str | None, str] = {"inconclusive": "Inconclusive", "worse": "Worse"}
 """Names of the Completed states of runs whose gate did not say pass; automations listen to them."""
 
@@ -46,11 +49,13 @@ def compare_opened(
     reused: frozenset[GroupKey] = frozenset(),
     *,
     unpaired: bool = False,
+    muted: Mapping[str, str] = MappingProxyType({}),
 ) -> ComparedRuns:
     """Compares two runs, or, with ``across``, every two values of a facet within ``base``; ``unpaired``: as
     two samples of items, whichever they share.
 
     ``reused`` are the candidate's groups whose model was asked nothing: in a suite they decide nothing.
+    ``muted`` names pairs that decide nothing, with until when and why.
     Raises ConfigError for runs or a gate that do not fit together.
     """
     if gate is not None and (overall := gate.overall):
@@ -76,6 +81,7 @@ def compare_opened(
         gate=gate,
         reused=reused,
         method="unpaired" if unpaired else "auto",
+        muted=muted,
     )
     return compare_runs(base, candidate, matches, rules)
 
@@ -221,7 +227,8 @@ def told_pairs(pairs: Sequence[tuple[str, ComparedPair]]) -> list[dict[str, Any]
 
     ``pairs`` stand beside the name of what they are held against.
     """
-    told = [_told(base, pair) for base, pair in pairs if pair.verdict not in (None, "pass")]
+    loud = [(base, pair) for base, pair in pairs if pair.muted is None]
+    told = [_told(base, pair) for base, pair in loud if pair.verdict not in (None, "pass")]
     return sorted(told, key=lambda entry: ORDER.index(entry["verdict"]))
 
 
@@ -230,7 +237,7 @@ def _told(base: str, pair: ComparedPair) -> dict[str, Any]:
     names = ("base", "candidate", "difference", "ci_low", "ci_high")
     numbers = {} if found is None else {name: finite(getattr(found, name)) for name in names}
     said = {"benchmark": pair.key.benchmark, "pair": name_of(pair), "against": base, "verdict": pair.verdict}
-    return {**said, **numbers, "reason": pair.reason}
+    return {**said, **numbers, "reason": pair.reason, "flipped": flips(pair)[:TOLD_FLIPS]}
 
 
 def change_line(change: Change) -> str:
@@ -272,15 +279,21 @@ def _outcome(change: OutcomeChange) -> dict[str, Any]:
     return {"benchmark": change.key.benchmark, "facets": facets, **own, **shares}
 
 
-def flipped_line(pair: ComparedPair, shown: int) -> str:
-    """Which items flipped, losses first: ``-id`` was right and is wrong now, ``+id`` the other way round."""
+def flips(pair: ComparedPair) -> list[str]:
+    """The items that flipped, losses first: ``-id`` was right and is wrong now, ``+id`` the other way
+    round."""
     lost = [
         f"-{item.item_id}" for item in pair.flipped if (item.candidate < item.base) == pair.higher_is_better
     ]
     won = [
         f"+{item.item_id}" for item in pair.flipped if (item.candidate < item.base) != pair.higher_is_better
     ]
-    named = [*lost, *won]
+    return [*lost, *won]
+
+
+def flipped_line(pair: ComparedPair, shown: int) -> str:
+    """Which items flipped, in words, so many of them."""
+    named = flips(pair)
     rest = f" and {len(named) - shown} more" if len(named) > shown else ""
     return f"flipped, {name_of(pair)}: {' '.join(named[:shown])}{rest}"
 
@@ -378,6 +391,7 @@ def _pair(pair: ComparedPair) -> dict[str, Any]:
         "candidate_facets": dict(pair.match.candidate.facets) if pair.match.candidate is not None else None,
         "higher_is_better": pair.higher_is_better,
         "verdict": pair.verdict,
+        "muted": pair.muted,
         "reason": pair.reason,
         "p_adjusted": finite(pair.p_adjusted),
         "terms": asdict(pair.terms) if pair.terms is not None else None,

@@ -87,6 +87,11 @@ class View:
         known = self.workers(str(pool)) if pool in self.pools else []
         return any(worker["name"] == name and self.beats(worker) for worker in known)
 
+    def pool_has_a_worker(self, run: Mapping[str, Any]) -> bool:
+        """Whether any worker of a run's pool still sends heartbeats."""
+        pool = str(run.get("work_pool_name"))
+        return pool in self.pools and any(map(self.beats, self.workers(pool)))
+
     def beats(self, worker: Mapping[str, Any]) -> bool:
         """Whether a worker's last three heartbeats did not all fail to come."""
         interval = worker.get("heartbeat_interval_seconds") or 30

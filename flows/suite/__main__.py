@@ -147,7 +147,7 @@ def show_night(document: dict[str, Any], message: str | None) -> None:
         return
     from flows.suite.scores import night_sentences, scores_table
     from tasks.comparison.runs import open_night
-    from tasks.history.layout import Night
+    from tasks.history.nights import Night
     from tasks.reporting.terminal import console
     from tasks.store.storage import Store
 

@@ -45,7 +45,7 @@ from scorers.factory import build_scorer
 from tasks.benchmarks.open import open_benchmark
 from tasks.comparison.compare import Gate, GateTerms
 from tasks.comparison.matching import DEFAULT_REDUCTION
-from tasks.history.layout import LAST_PASSED, baseline_nights, past_nights
+from tasks.history.nights import LAST_PASSED, baseline_nights, past_nights
 from tasks.models.config import Answers, ModelConfig
 from tasks.store.durations import Seconds
 from tasks.store.home import default_store, named_path, results_folder

@@ -19,15 +19,8 @@ from prefect.utilities.urls import url_for
 
 from flows.suite.plan import PlannedNight, SuiteOptions, load_suite, plan_night
 from metrics.errors import ConfigError, NightjarError
-from tasks.history.layout import (
-    Night,
-    NightEvaluation,
-    Notice,
-    Skipped,
-    baseline_nights,
-    nights_before,
-    read_nights,
-)
+from tasks.history.layout import Skipped
+from tasks.history.nights import Night, NightEvaluation, Notice, baseline_nights, nights_before, read_nights
 from tasks.history.notices import (
     NotDelivered,
     change_night,
@@ -90,8 +83,9 @@ def begin(planned: PlannedNight, due: str | None = None) -> BegunNight:
 
 
 def _kept(night: Night, there: Night | None) -> Night:
-    """The night with what was told of it by now."""
-    return night if there is None else night.model_copy(update={"notices": there.notices})
+    """The night with what was told of it, and said to it, by now."""
+    said = {} if there is None else {"notices": there.notices, "accepted": there.accepted}
+    return night.model_copy(update=said)
 
 
 def record_judged(planned: PlannedNight, night: Night, notice: Notice | None) -> bool:

@@ -18,13 +18,15 @@ from tasks.server import PAIRS_LABEL, VERDICT_LABEL
 
 NIGHTLY: Final = "nightly"
 """Tag of the deployments whose nights are waited for."""
-USUAL: Final = {"MISSED": "26h", "LATE": "10m", "WORKER": "5m", "PROCESS": "5m", "PENDING": "90s"}
+USUAL: Final = {"MISSED": "26h", "LATE": "10m", "WORKER": "5m", "PROCESS": "5m", "PENDING": "60s"}
 """How long is waited before somebody is told; NIGHTJAR_MISSED_AFTER and so on say otherwise."""
 UNITS: Final = {"s": 1, "m": 60, "h": 3600}
 WAITING: Final = ("AwaitingConcurrencySlot", "AwaitingRetry", "Resuming")
 """Names of scheduled states in which a run waits for something else than a worker."""
 UNTOLD_SECONDS: Final = 20.0
 """A run that ended has so long to tell it itself."""
+AGAIN_SECONDS: Final = 30.0
+"""A run that a lost worker left Pending has another one so soon, or somebody is told."""
 
 
 @dataclass(frozen=True)
@@ -70,13 +72,19 @@ class Finding:
         }  # fmt: skip
 
 
-def late_runs(view: View, times: Times) -> Iterator[Finding]:
-    """Runs that were due and that no worker has taken."""
+def late_runs(view: View, times: Times, taken: Mapping[str, int]) -> Iterator[Finding]:
+    """Runs that were due and that no worker has taken; ``taken`` are those that a lost worker had."""
     for run in view.runs("SCHEDULED", deployment_id={"is_null_": False}):
         state = run.get("state") or {}
         due = (state.get("state_details") or {}).get("scheduled_time") or run.get("expected_start_time")
-        if state.get("name") not in WAITING and view.age(due) > times.seconds["LATE"]:
-            said = f"{run['name']} is {times.words['LATE']} late and has not started"
+        if state.get("name") in WAITING:
+            continue
+        late = f"{run['name']} is {times.words['LATE']} late and has not started"
+        said, patience = late, times.seconds["LATE"]
+        if run["id"] in taken:
+            said = f"{run['name']} was left Pending by a worker that is gone, and no other has taken it"
+            patience = AGAIN_SECONDS if view.pool_has_a_worker(run) else 0.0
+        if view.age(due) >= patience:
             yield Finding(
                 f"late:{run['id']}", f"{said}: does a worker take runs of its pool?", view.run_link(run)
             )

@@ -8,7 +8,7 @@ from typing import Any, Final
 from flows.server.view import View
 from flows.suite.plan import SuiteConfig, SuiteOptions, load_suite, plan_night
 from metrics.errors import NightjarError
-from tasks.history.layout import SUITES, find_night
+from tasks.history.nights import SUITES, find_night
 from tasks.history.notices import Post, deliver, outstanding
 from tasks.store.home import default_store
 from tasks.store.storage import Store

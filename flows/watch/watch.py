@@ -140,7 +140,7 @@ class Watch:
                 self.memory.delivered = self.memory_now()
 
     def _silence(self, view: View) -> None:
-        self._lasting(look.late_runs(view, self.times), "late:")
+        self._lasting(look.late_runs(view, self.times, self.memory.taken), "late:")
         self._lasting(look.pools_without_a_worker(view, self.times), "pool:")
         self._lasting(look.missed_nights(view, self.times), "missed:")
         self._lasting(look.given_up_events(self.letters, f"{view.now:%Y-%m-%d}"), "dead-letters:")

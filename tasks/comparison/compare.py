@@ -133,6 +133,10 @@ class Gate(BaseModel):
         None,
         description="In a suite, nights that share alpha, each a regression at its part; else each has all",
     )
+    confirm: Literal[0, 1] = Field(
+        0,
+        description="In a suite, 1: what regressed is asked anew before it is told; each look has half alpha",
+    )
     pairs: dict[str, PairGate] = Field(
         default_factory=dict,
         description='"metric,filter" or "reduction(metric),filter"; without any, all pairs',
@@ -152,6 +156,11 @@ class Gate(BaseModel):
     def shares(self) -> int:
         """In how many parts nights take alpha."""
         return 1 if self.alpha_over is None else self.alpha_over.nights
+
+    @property
+    def looks(self) -> int:
+        """How often a night may look at a regression; they share its alpha."""
+        return 1 + self.confirm
 
     def covers(self, name: str) -> bool:
         """Whether the pair decides: named in ``pairs``, or no pair is."""
@@ -192,6 +201,7 @@ class ComparedPair:
     flipped: tuple[Flipped, ...] = ()
     identical: bool = False  # every item's answers, score and signature are those of the baseline
     reused: bool = False  # the candidate's model was asked nothing, and the gate does not allow that
+    muted: str | None = None  # until when, and why, its verdict counts for nothing
 
     @property
     def key(self) -> GroupKey:
@@ -218,7 +228,8 @@ class ComparisonRules:
     """By what two runs are compared: aggregations, error bars, gate.
 
     ``reused`` are the candidate's groups whose model was asked nothing: they say nothing of it as it is now.
-    ``method`` is the test of what the gate does not name one for.
+    ``method`` is the test of what the gate does not name one for. ``muted`` says of pairs ("metric,filter",
+    or "benchmark metric,filter") until when and why their verdict is shown and decides nothing.
     """
 
     aggregation: AggregationOf
@@ -226,6 +237,11 @@ class ComparisonRules:
     gate: Gate | None = None
     reused: frozenset[GroupKey] = frozenset()
     method: Method = "auto"
+    muted: Mapping[str, str] = field(default_factory=dict)
+
+    def why_muted(self, key: GroupKey) -> str | None:
+        """Until when and why a pair decides nothing; None: it decides."""
+        return self.muted.get(f"{key.benchmark} {key.pair}") or self.muted.get(key.pair)
 
 
 def compare_runs(
@@ -248,25 +264,36 @@ def compare_runs(
         [pair.comparison.p_value if pair.comparison else math.nan for pair in deciding], correction
     )
     beyond = _adjusted([_p_regression(pair) for pair in deciding], correction)
-    shares = gate.shares if gate is not None else 1
+    shares = gate.shares * gate.looks if gate is not None else 1
     beyond = [float(p) for p in spent_over(beyond, shares)]
     corrected = {id(pair): both for pair, *both in zip(deciding, beyond, different, strict=True)}
     judged = tuple(_judged(pair, *corrected.get(id(pair), (None, None))) for pair in pairs)
     level = gate.alpha / shares if gate is not None else 1 - rules.statistics.ci_level
     outcomes = outcome_changes(base.groups, candidate.groups, matches, rules.statistics, level)
-    verdicts = [pair.verdict for pair in judged if pair.verdict is not None]
-    if gate is not None and gate.outcomes == "fail" and any(change.risen for change in outcomes):
-        verdicts.append("regression")
     return ComparedRuns(
         base=base.name,
         candidate=candidate.name,
         pairs=judged,
         changes=tuple(changes(base.manifest, candidate.manifest)) if base is not candidate else (),
         gate=gate,
-        verdict=worst_of(verdicts) if gate is not None else None,
+        verdict=verdict_of(judged, gate, outcomes),
         outcomes=outcomes,
         costs=tuple(cost_changes(base.manifest, candidate.manifest)) if base is not candidate else (),
     )
+
+
+def verdict_of(
+    pairs: Sequence[ComparedPair], gate: Gate | None, outcomes: Sequence[OutcomeChange]
+) -> Verdict | None:
+    """What the pairs that decide come to together; None without a gate."""
+    if gate is None:
+        return None
+    verdicts = [pair.verdict for pair in pairs if pair.verdict is not None and pair.muted is None]
+    if not verdicts and any(pair.muted for pair in pairs):
+        verdicts.append("pass")  # nobody wants to hear of what is left
+    if gate.outcomes == "fail" and any(change.risen for change in outcomes):
+        verdicts.append("regression")
+    return worst_of(verdicts)
 
 
 def _compare(base: ComparedRun, candidate: ComparedRun, match: Match, rules: ComparisonRules) -> ComparedPair:
@@ -274,7 +301,9 @@ def _compare(base: ComparedRun, candidate: ComparedRun, match: Match, rules: Com
     # What the baseline does not know has nothing to fall behind: what is new decides nothing.
     gated = gate is not None and match.base is not None and gate.covers(match.key.pair)
     terms = gate.for_pair(match.key.pair) if gate is not None and gated else None
-    pair = ComparedPair(match, terms=terms, higher_is_better=_higher_is_better(base, candidate, match))
+    muted = rules.why_muted(match.key) if terms is not None else None
+    better = _higher_is_better(base, candidate, match)
+    pair = ComparedPair(match, terms=terms, higher_is_better=better, muted=muted)
     if match.base is None or match.candidate is None:
         return replace(pair, reason=_why_missing(base, candidate, match))
     if two_things := _two_things(_signature(base, match.base), _signature(candidate, match.candidate)):

@@ -39,7 +39,8 @@ from tasks.comparison.matching import (
     read_groups,
     row_keys,
 )
-from tasks.history.layout import HISTORY_ITEMS, ITEMS, HistoryError, Night, find_manifest, known_runs
+from tasks.history.layout import HISTORY_ITEMS, ITEMS, HistoryError, find_manifest, known_runs
+from tasks.history.nights import Night
 from tasks.history.query import read_rows
 from tasks.models.registry import is_recorded
 from tasks.store.errors import FileDamaged, FileMissing

@@ -15,15 +15,14 @@ nights and choose a baseline among past ones.
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Generic, TypeVar
 
 import pyarrow as pa
-from pydantic import BaseModel, ConfigDict, ValidationError
 
-from metrics.errors import ConfigError, NightjarError, nearest
+from metrics.errors import ConfigError, NightjarError
 from tasks.store.errors import FileDamaged, FileMissing
 from tasks.store.rows import write_rows
 from tasks.store.schemas import ITEM_ROWS, RESULTS
@@ -99,7 +98,7 @@ def run_records(store: Store) -> dict[str, RunRecord]:
     """All runs of the history by id, kept or forgotten, from two listings: no record is opened."""
     found = {}
     for folder in (FORGOTTEN, RUNS):  # one that is being forgotten is in both, and still kept
-        for name, token in _tokens(store, folder).items():
+        for name, token in tokens(store, folder).items():
             found[name.removesuffix(".json")] = RunRecord(
                 name.removesuffix(".json"), f"{folder}/{name}", token
             )
@@ -194,7 +193,7 @@ def names_in(store: Store, folder: str, suffix: str) -> list[str]:
     return store.names(folder, suffix)
 
 
-def _tokens(store: Store, folder: str) -> dict[str, str]:
+def tokens(store: Store, folder: str) -> dict[str, str]:
     """The JSON files of a folder with what changes when one is written again, as far as the listing says."""
     entries = ((entry.name.rpartition("/")[2], entry.token) for entry in store.entries(folder))
     return {name: token for name, token in entries if name.endswith(".json")}
@@ -214,86 +213,6 @@ def read_json(store: Store, name: str) -> dict[str, Any]:
 
 
 RowBatches = Iterable[pa.RecordBatch | pa.Table]
-SUITES = "suites"
-LAST, LAST_PASSED, ROLLING = "last", "last-passed", "rolling"
-
-
-class NightEvaluation(BaseModel):
-    """One evaluation of a night; ``name`` is the same every night, ``run_id`` its run in the history."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-    name: str
-    run_id: str
-    ok: bool = True
-    message: str | None = None
-    requests: dict[str, int] | None = None
-    """Of its models: ``sent``, ``cached``, and of those ``same_night``; None where it came to nothing."""
-    doubts: tuple[str, ...] = ()
-    """What canaries say against reusing answers."""
-    cost: dict[str, float] = {}
-    """What its last attempt cost, by currency; the key is empty where the prices name none."""
-
-
-class Notice(BaseModel):
-    """What somebody is to be told of a night. ``key`` is the same each time that it is sent; ``delivered`` is
-    the receipt: when the webhook took it, None while it is outstanding. ``cost`` is by currency."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-    key: str
-    text: str
-    url: str | None = None
-    verdict: str | None = None
-    pairs: tuple[dict[str, Any], ...] = ()
-    cost: dict[str, float] = {}
-    written: str
-    delivered: str | None = None
-
-
-class Night(BaseModel):
-    """One run of a suite. ``verdict`` is the gate's, None where there was nothing to compare with;
-    ``spending`` tells the nights apart that take parts of another alpha, or against another named baseline.
-
-    A night is recorded when it is first due, with the baseline that its retries keep; ``ended`` says whether
-    its outcome is known by now. ``due`` is None in records of before, whose nights were due as they started.
-    ``format`` is that of the store's records; a later version may add keys within one.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-    suite: str
-    run_id: str
-    started: str
-    evaluations: tuple[NightEvaluation, ...]
-    baseline: tuple[str, ...] = ()
-    verdict: str | None = None
-    spending: str | None = None
-    due: str | None = None
-    ended: bool = True
-    attempt: int = 1
-    notices: tuple[Notice, ...] = ()
-    format: int = FORMAT
-
-    @property
-    def place(self) -> str:
-        """Sorts nights by the time that they were due."""
-        return self.due or self.started
-
-    @property
-    def passed(self) -> bool:
-        """Everything was evaluated, and nothing stands against it: the next night may be held against this
-        one."""
-        complete = self.ended and all(evaluation.ok for evaluation in self.evaluations)
-        return complete and self.verdict in (None, "pass")
-
-    @property
-    def cost(self) -> dict[str, float]:
-        """What its evaluations cost together, by currency."""
-        total: dict[str, float] = {}
-        for currency, amount in (part for entry in self.evaluations for part in entry.cost.items()):
-            total[currency] = total.get(currency, 0.0) + amount
-        return total
 
 
 def record_run(store: Store, manifest: Mapping[str, Any], results: RowBatches, items: RowBatches) -> None:
@@ -325,81 +244,6 @@ def record_manifest(store: Store, manifest: Mapping[str, Any]) -> None:
     run_id = check_run_id(str(manifest["run_id"]))
     record = {**manifest, "format": FORMAT}
     store.put_document(f"{RUNS}/{run_id}.json", json.dumps(record, ensure_ascii=False, indent=1).encode())
-
-
-def record_night(store: Store, night: Night) -> None:
-    """Adds a night to its suite's history, whole or not at all; a retry replaces its own record."""
-    store.put_document(_night_file(night.suite, night.run_id), night.model_dump_json(indent=1).encode())
-
-
-def find_night(store: Store, suite: str, run_id: str) -> Night | None:
-    """A night's record; None where there is none. Raises HistoryError for one that can't be read."""
-    there = run_id in names_in(store, f"{SUITES}/{check_run_id(suite)}", ".json")
-    return _night(store, _night_file(suite, run_id)) if there else None
-
-
-def _night_file(suite: str, run_id: str) -> str:
-    return f"{SUITES}/{check_run_id(suite)}/{check_run_id(run_id)}.json"
-
-
-def read_nights(store: Store, suite: str) -> Records[Night]:
-    """All nights of a suite by their ids, in the order in which they were due, and the records that nobody
-    can read."""
-    folder = f"{SUITES}/{check_run_id(suite)}"
-    names = [(name, f"{folder}/{name}.json") for name in names_in(store, folder, ".json")]
-    read = read_records(names, lambda name: _night(store, name))
-    return Records(dict(sorted(read.found.items(), key=lambda entry: entry[1].place)), read.skipped)
-
-
-def past_nights(store: Store, suite: str, before: str | None = None) -> list[Night]:
-    """The suite's nights that ended and can be read, oldest first, without the one called ``before``."""
-    found = read_nights(store, suite).found.values()
-    return [night for night in found if night.ended and night.run_id != before]
-
-
-def nights_before(nights: Iterable[Night], own: Night) -> list[Night]:
-    """Those of ``nights`` that ended and were due before ``own``: a retry finds those of its first time."""
-    return [
-        night for night in nights if night.ended and night.run_id != own.run_id and night.place < own.place
-    ]
-
-
-def _night(store: Store, name: str) -> Night:
-    document = read_json(store, name)
-    check_format(store, name, document)
-    try:
-        return Night.model_validate({"format": 0, **document})
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        raise HistoryError(
-            f"store {store.uri}: {name} is no record of a night: {place}: {first['msg']}"
-        ) from error
-
-
-def baseline_nights(store: Store, nights: Sequence[Night], baseline: str, count: int) -> list[Night]:
-    """The nights that ``baseline`` names among past ones, oldest first; none if there is no such night yet.
-
-    ``last``; ``last-passed``; ``rolling``, the last ``count`` that passed; or the id of a suite's run, or of
-    a single evaluation's. Raises ConfigError for an id that nothing in the store has.
-    """
-    passed = [night for night in nights if night.passed]
-    match baseline:
-        case "last":
-            return list(nights[-1:])
-        case "last-passed":
-            return passed[-1:]
-        case "rolling":
-            return passed[-count:]
-    if found := [night for night in nights if night.run_id == baseline]:
-        return found
-    runs = known_runs(store)
-    if baseline in runs:
-        alone = (NightEvaluation(name="", run_id=baseline),)
-        return [Night(suite="", run_id=baseline, started="", evaluations=alone)]
-    known = [LAST_PASSED, LAST, ROLLING, *(night.run_id for night in nights), *runs]
-    hint = nearest(baseline, known)
-    raise ConfigError(f"baseline '{baseline}' is neither {LAST_PASSED}, {LAST}, {ROLLING} nor a run{hint}")
 
 
 def _with_run_id(rows: pa.RecordBatch | pa.Table, run_id: str) -> pa.Table:

@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from metrics.errors import NightjarError
-from tasks.history.layout import SUITES, Night, Notice, find_night, read_nights, record_night
+from tasks.history.nights import Night, Notice, find_night, read_nights, record_night, suites_with
 from tasks.store.claims import claim
 from tasks.store.storage import Store
 
@@ -108,9 +108,7 @@ def deliver_all(store: Store, nights: Iterable[Night], post: Post) -> tuple[int,
 
 def receipts(store: Store) -> tuple[str | None, int]:
     """When a message of any night of the store was last delivered, and how many are outstanding."""
-    suites = {
-        entry.name.split("/")[-2] for entry in store.all_entries(SUITES) if entry.name.endswith(".json")
-    }
+    suites = {suite for suite, _ in suites_with(store)}
     nights = [night for suite in suites for night in read_nights(store, suite).found.values()]
     delivered = [notice.delivered for night in nights for notice in night.notices if notice.delivered]
     return max(delivered, default=None), sum(len(outstanding(night)) for night in nights)

@@ -396,3 +396,11 @@ def programs_run(monkeypatch: pytest.MonkeyPatch) -> list[Program]:
 
     monkeypatch.setattr(execution, "run_program", counted)
     return asked
+
+
+@pytest.fixture
+def night(tmp_path: Path) -> Any:
+    """Judges and records made nights one after the other: ``night(wrong items, of, gate…)``."""
+    from tests.flows.made_nights import judge_in
+
+    return judge_in(tmp_path)

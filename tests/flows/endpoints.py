@@ -11,9 +11,11 @@ Body = dict[str, Any]
 
 
 @contextmanager
-def chat_endpoint(answer: Callable[[Body], Body], models: Sequence[str] = ()) -> Iterator[str]:
+def chat_endpoint(
+    answer: Callable[[Body], Body], models: Sequence[str] = (), about: Callable[[], Body] = dict
+) -> Iterator[str]:
     """Answers the body of each chat with the choice that ``answer`` makes of it, one at a time, and lists
-    ``models``; gives its base URL."""
+    ``models``; ``about`` is what else an answer says. Gives its base URL."""
     lock = threading.Lock()
 
     class Handler(BaseHTTPRequestHandler):
@@ -26,7 +28,7 @@ def chat_endpoint(answer: Callable[[Body], Body], models: Sequence[str] = ()) ->
             usage = {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}
             self._send(
                 {"id": "x", "object": "chat.completion", "created": 0, "model": body["model"],
-                 "choices": [choice], "usage": usage}
+                 "choices": [choice], "usage": usage, **about()}
             )  # fmt: skip
 
         def do_GET(self) -> None:

@@ -1,88 +1,19 @@
 """How nights count: by the gate, the nights before, a fixed anchor, and whether a model was asked."""
 
-import json
-from collections.abc import Callable, Sequence
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from flows.suite.__main__ import show_night
-from flows.suite.flow import JudgedNight, headline, judge_night, night_document, noteworthy_pairs
+from flows.suite.judging import JudgedNight
 from flows.suite.plan import SuiteOptions, check_margins, check_suite, load_suite, plan_night
-from flows.suite.telling import begin
+from flows.suite.words import headline, night_document, noteworthy_pairs
 from metrics.errors import ConfigError
-from tasks.history.layout import Night, NightEvaluation, record_night, record_run
-from tasks.store.schemas import ITEM_ROWS, RESULTS
+from tasks.history.nights import LOOSE_NIGHTS, Night, NightEvaluation, record_night
 from tasks.store.storage import Store
-
-Judge = Callable[..., JudgedNight]
-BENCHMARK = {
-    "name": "sums", "output_type": "generate_until", "dataset": "items.jsonl", "target": "{{answer}}",
-    "prompt_template": "{{question}}", "metric_list": ["exact_match"],
-    "models": [{"name": "own", "type": "demo"}],
-}  # fmt: skip
-PAIR = {"benchmark": "sums", "filter": "none", "metric": "exact_match", "reduction": "mean", "label": None,
-        "facets": json.dumps({"model_name": "own"})}  # fmt: skip
-
-
-def suite_file(folder: Path, items: int = 5, **keys: Any) -> Path:
-    """A suite on one benchmark."""
-    lines = (json.dumps({"question": f"{n}+1?", "answer": str(n + 1)}) + "\n" for n in range(items))
-    (folder / "items.jsonl").write_text("".join(lines))
-    (folder / "sums.yaml").write_text(json.dumps(BENCHMARK | keys.pop("benchmark", {})))
-    path = folder / "suite.yaml"
-    path.write_text(json.dumps({"name": "night", "benchmarks": ["sums.yaml"], **keys}))
-    return path
-
-
-@pytest.fixture
-def night(tmp_path: Path) -> Judge:
-    """Judges and records nights one after the other: ``night(right answers, of, gate…)``."""
-    count = 0
-
-    def judged(
-        wrong: Sequence[int] = (),
-        of: int = 1000,
-        sent: int = 5,
-        ok: bool = True,
-        model: str = "demo",
-        **gate: Any,
-    ) -> JudgedNight:
-        nonlocal count
-        count += 1
-        planned = plan_night(
-            load_suite(suite_file(tmp_path, gate=gate)),
-            SuiteOptions(store=str(tmp_path / "store"), output=str(tmp_path / "out")),
-            f"{count:032}",
-        )
-        run_id, name = str(planned.evaluations[0].options.run_id), planned.evaluations[0].name
-        values = [0.0 if item in set(wrong) else 1.0 for item in range(of)]
-        items = pa.Table.from_pylist(
-            [
-                PAIR | {"item_id": f"q{n}", "item_digest": f"q{n}", "value": value, "statistics": [value],
-                        "n_samples": 1, "n_scored": 1}
-                for n, value in enumerate(values)
-            ],
-            schema=ITEM_ROWS,
-        )  # fmt: skip
-        result = PAIR | {"status": "ok", "signature": "exact_match|agg:mean", "higher_is_better": True,
-                         "n_items": of, "n_samples": of, "n_scored": of, "n_unscored": 0}  # fmt: skip
-        manifest = {
-            "run_id": run_id, "benchmark": "sums",
-            "artifacts": {"filter": [{"kind": "filter", "key": "k", "digest": str(sorted(wrong))}]},
-            "models": {"own": {"sent": sent, "cached": of - sent}},
-            "config": {"models": [{"name": "own", "type": model}]},
-        }  # fmt: skip
-        results = pa.Table.from_pylist([result], schema=RESULTS)
-        record_run(Store(planned.store), manifest, [results], [items])
-        begun = begin(planned)
-        found = judge_night(planned, (NightEvaluation(name=name, run_id=run_id, ok=ok),), begun)
-        record_night(Store(planned.store), found.night)
-        return found
-
-    return judged
+from tests.flows.made_nights import Judge, suite_file
 
 
 def test_six_identical_nights_pass_however_few_their_items(night: Judge) -> None:
@@ -103,6 +34,35 @@ def test_inconclusive_nights_in_a_row_end_undecided_and_another_verdict_starts_t
     assert [judged.ok for judged in again] == [True, True, False, False]
     assert "3 inconclusive nights in a row" in headline(again[2])
     assert {judged.night.baseline for judged in again} == {(again[0].night.baseline)}
+
+
+def test_a_night_opens_each_record_and_run_of_nights_before_once_at_most(
+    night: Judge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(str(tmp_path / "store"))
+    for number in range(292):
+        due = f"2025-{number // 28 + 1:02}-{number % 28 + 1:02}T02:30:00+00:00"
+        record_night(store, Night(suite="night", run_id=f"made-{number}", started=due, evaluations=()))
+    for _ in range(8):
+        night()
+    opened: Counter[str] = Counter()
+    for name in ("read", "open_table"):
+        whole = getattr(Store, name)
+
+        def counted(self: Store, file: str, *others: Any, whole: Any = whole, **more: Any) -> Any:
+            opened[file] += 1
+            return whole(self, file, *others, **more)
+
+        monkeypatch.setattr(Store, name, counted)
+    judged = night(baseline="rolling")
+    assert len(judged.night.baseline) == 7
+    of_before = {
+        file: times
+        for file, times in opened.items()
+        if file.startswith(("suites/", "runs/", "history/")) and f"{9:032}" not in file
+    }
+    assert set(of_before.values()) == {1}, of_before
+    assert sum(file.startswith("suites/") for file in of_before) <= LOOSE_NIGHTS
 
 
 def test_the_number_of_inconclusive_nights_is_the_gates(night: Judge) -> None:

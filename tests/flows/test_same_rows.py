@@ -89,7 +89,7 @@ THRESHOLDS = declared()
 OF_AN_AMOUNT = re.compile(r"(ITEMS|ROWS|BYTES|RESPONSES|REQUESTS|SAMPLES|KEYS|GROUPS?|BATCH|CHUNK|AT_ONCE)$")
 NO_OTHER_WAY = {
     "what is shown or said of a run": (
-        "flows.config.checks.NAMED_ITEMS", "flows.suite.flow.ROWS", "tasks.publish.TABLE_ROWS",
+        "flows.config.checks.NAMED_ITEMS", "flows.suite.words.ROWS", "tasks.publish.TABLE_ROWS",
         "tasks.benchmarks.lm_eval.trial.ROWS", "tasks.models.answers.first.FIRST_ITEMS",
         "tasks.models.answers.first.FIRST_REQUESTS", "tasks.reduction.aggregate.NAMED_ITEMS",
         "tasks.reporting.page.BLOCK_BYTES", "tasks.reporting.report.PROBE_BYTES",

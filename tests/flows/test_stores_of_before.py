@@ -67,7 +67,7 @@ def test_its_history_has_the_columns_of_today(old: Path, compacted: bool) -> Non
 
 
 def test_its_nights_are_read_and_pruning_keeps_what_they_need(old: Path) -> None:
-    from tasks.history.layout import past_nights
+    from tasks.history.nights import past_nights
     from tasks.store.storage import Store
 
     store = Store(str(old / "store"))

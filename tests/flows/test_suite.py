@@ -8,7 +8,7 @@ import pytest
 
 from flows.suite.plan import SuiteOptions, check_suite, load_suite, plan_night
 from metrics.errors import ConfigError
-from tasks.history.layout import Night, NightEvaluation, baseline_nights, past_nights, record_night
+from tasks.history.nights import Night, NightEvaluation, baseline_nights, past_nights, record_night
 from tasks.store.storage import Store
 
 

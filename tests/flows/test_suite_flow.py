@@ -12,7 +12,7 @@ import pytest
 
 import flows.suite.flow as suite_flow
 from flows.suite.plan import SuiteOptions, load_suite, plan_night
-from tasks.history.layout import Night, past_nights, record_night
+from tasks.history.nights import Night, past_nights, record_night
 from tasks.store.storage import Store
 
 ITEMS = 42

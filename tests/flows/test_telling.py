@@ -12,7 +12,7 @@ from uuid import UUID, uuid4
 import pytest
 from prefect.client.schemas.objects import FlowRun, State, StateType
 
-from flows.suite.flow import headline, judge_night
+from flows.suite.judging import judge_night
 from flows.suite.order import next_in_turn
 from flows.suite.plan import PlannedNight, SuiteOptions, load_suite, plan_night
 from flows.suite.telling import (
@@ -23,7 +23,8 @@ from flows.suite.telling import (
     record_night_stopped,
     tell,
 )
-from tasks.history.layout import Night, NightEvaluation, find_night, past_nights, record_night
+from flows.suite.words import headline
+from tasks.history.nights import Night, NightEvaluation, find_night, past_nights, record_night
 from tasks.history.notices import NotDelivered, deliver, outstanding, post_to
 from tasks.store.storage import Store
 

@@ -18,7 +18,7 @@ from flows.suite.telling import begin
 from flows.watch.look import Times
 from flows.watch.watch import Watch
 from metrics.errors import ConfigError
-from tasks.history.layout import Night, Notice, find_night, record_night
+from tasks.history.nights import Night, Notice, find_night, record_night
 from tasks.history.notices import outstanding
 from tasks.store.storage import Store
 
@@ -213,6 +213,23 @@ def test_a_run_that_is_as_it_should_be_is_left_alone(
         watch.living.append(run["id"])
     watch.look()
     assert (told, server.changed) == ([], [])
+
+
+@pytest.mark.parametrize(("beat", "looks"), [(5, 1), (0.1, 2)])
+def test_a_run_that_a_lost_worker_left_is_told_within_a_look_if_no_other_takes_it(
+    watch: Looking, server: Server, told: list[dict[str, Any]], beat: float, looks: int
+) -> None:
+    server.workers[0]["last_heartbeat_time"] = at(beat)
+    run = server.add("PENDING", 2)
+    for minute in range(3):
+        watch.look(minute)
+        for changed, state in server.changed:
+            server.runs[changed] |= {"state_type": state["type"], "state_name": "Late", "state": state}
+        server.changed.clear()
+        if minute == 0 and looks == 1:
+            watch.look(minute + 0.1)
+    (message,) = [entry for entry in told if entry["key"] == f"late:{run['id']}"]
+    assert "was left Pending by a worker that is gone, and no other has taken it" in message["text"]
 
 
 def test_a_suspended_run_stays_so_whatever_beats_follow(watch: Looking, server: Server) -> None:

@@ -49,6 +49,11 @@ class Suite:
         return {(row["benchmark"], row["filter"], row["metric"]): row["value"] for row in rows}
 
     @property
+    def ended(self) -> list[dict[str, Any]]:
+        """The records of nights whose end is known; a night has a record from the moment that it is due."""
+        return [record for record in self.records if record["ended"]]
+
+    @property
     def records(self) -> list[dict[str, Any]]:
         files = sorted((self.prefect.folder / "store" / "suites" / "night").glob("*.json"))
         return [json.loads(file.read_text()) for file in files]
@@ -82,7 +87,7 @@ def test_a_fresh_night_that_is_killed_and_retried_has_the_numbers_of_another(
                 os.kill(pid, signal.SIGKILL)
             assert prefect.finished(run)["state_type"] == "CRASHED"
             # The worker saw it, and has left a record of the night in its stead.
-            (record,) = until(lambda: night.records, "the night is on record")
+            (record,) = until(lambda: night.ended, "the night's end is on record")
             assert [entry["ok"] for entry in record["evaluations"]] == [False, False]
             assert record["evaluations"][0]["message"].startswith("Crashed: ")
     stats = night.endpoint.stats()

@@ -10,7 +10,7 @@ from uuid import UUID
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.history.layout import past_nights
+from tasks.history.nights import past_nights
 from tasks.history.query import query
 from tasks.store.storage import Store
 

@@ -13,7 +13,8 @@ from uuid import UUID
 
 import pytest
 
-from tasks.history.layout import past_nights
+from flows.server.view import local_processes
+from tasks.history.nights import past_nights
 from tasks.store.storage import Store
 
 ITEMS = 200
@@ -98,6 +99,52 @@ def test_a_run_that_a_lost_worker_left_pending_gives_its_place_back_and_is_taken
         until(lambda: prefect.flow_run(run)["state_type"] == "SCHEDULED", "the run is scheduled anew")
         with prefect.worker():
             assert prefect.finished(run)["state_name"] == "Completed"
+
+
+@pytest.fixture
+def left_pending(prefect: Any, suite: Path, until: Callable[..., Any]) -> str:
+    """A night whose worker was killed, with all that it had started, before the night ran."""
+    prefect.deploy()
+    answer(suite.parent, 0)
+    nightly = prefect.ask("GET", "/deployments/name/suite/nightly")["id"]
+
+    def start_with(variables: dict[str, str]) -> None:
+        prefect.ask("PATCH", f"/deployments/{nightly}", {"job_variables": variables})
+
+    start_with({"command": "sleep 600"})  # as long as it takes: the process is there, and says nothing yet
+    run = str(prefect.trigger("suite/nightly", {"suite": str(suite)}))
+    with prefect.worker("lost") as worker:
+        until(lambda: local_processes(run), "the worker has started the night's process")
+        assert prefect.flow_run(run)["state_type"] == "PENDING"
+        worker.power_off()
+    start_with({})
+    assert prefect.flow_run(run)["state_type"] == "PENDING"
+    return run
+
+
+@pytest.mark.services
+def test_the_night_of_a_worker_that_was_killed_while_it_was_pending_runs(
+    prefect: Any, left_pending: str, suite: Path
+) -> None:
+    prefect.ask("DELETE", "/work_pools/local/workers/lost")  # its heartbeats would count for 15 s
+    with prefect.worker("next"), prefect.watch(pending="5s"):
+        assert prefect.finished(left_pending)["state_name"] == "Completed"
+    (night,) = past_nights(Store(str(prefect.folder / "store")), "night")
+    assert night.run_id == f"night-{UUID(left_pending).hex}"
+
+
+@pytest.mark.services
+def test_that_no_worker_takes_the_night_of_one_that_was_killed_is_told_once(
+    prefect: Any, left_pending: str, told: list[dict[str, Any]], webhook: str, until: Callable[..., Any]
+) -> None:
+    prefect.automations(webhook)
+    with prefect.watch(pending="5s"):
+        until(lambda: told, "somebody is told")
+        looked = _events(prefect)
+        until(lambda: _events(prefect) != looked, "the watch looks again")
+    (message,) = told
+    assert left_pending in message["url"]
+    assert "was left Pending by a worker that is gone" in message["text"]
 
 
 @pytest.mark.services

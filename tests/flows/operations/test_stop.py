@@ -45,7 +45,7 @@ def test_cancelling_a_suite_stops_its_evaluations_and_leaves_a_record(
         prefect.set_state(run, CANCELLING)
         _stands_still(endpoint)
         assert prefect.finished(run)["state_type"] == "CANCELLED"
-        (night,) = _until(lambda: _records(prefect, "suites/night"), "the night is on record")
+        (night,) = _until(lambda: _ended(prefect), "the night's end is on record")
         assert night["evaluations"]
         assert not any(entry["ok"] for entry in night["evaluations"])
         answered = endpoint.stats()["answered"]
@@ -87,6 +87,10 @@ def test_a_paused_evaluation_goes_on_in_its_process(
         prefect.ask("POST", f"/flow_runs/{run}/resume", {})
         assert prefect.finished(run)["state_type"] == "COMPLETED"
     assert endpoint.stats()["asked_again"] == 0
+
+
+def _ended(prefect: Any) -> list[dict[str, Any]]:
+    return [night for night in _records(prefect, "suites/night") if night["ended"]]
 
 
 def _records(prefect: Any, folder: str) -> list[dict[str, Any]]:

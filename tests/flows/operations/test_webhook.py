@@ -15,7 +15,7 @@ from prefect.server.utilities.user_templates import register_user_template_filte
 from prefect.settings import PREFECT_UI_URL, temporary_settings
 
 from flows.watch.watch import LOOKED
-from tasks.history.layout import Notice
+from tasks.history.nights import Notice
 from tasks.history.notices import message_of
 
 FILE = Path(__file__).resolve().parents[3] / "deployments" / "automations.yaml"

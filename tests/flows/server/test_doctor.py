@@ -10,7 +10,7 @@ import pytest
 from flows.server.doctor import diagnose
 from flows.server.memory import Memory
 from flows.server.view import View
-from tasks.history.layout import Night, Notice, record_night
+from tasks.history.nights import Night, Notice, record_night
 from tasks.store.storage import Store
 
 RUN = {"id": "r1", "name": "nightly 02:30", "deployment_id": "d1"}

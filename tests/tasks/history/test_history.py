@@ -11,7 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from metrics.errors import ConfigError
-from tasks.history.layout import HistoryError, Night, past_nights, read_nights, record_night, record_run
+from tasks.history.layout import HistoryError, record_run
+from tasks.history.nights import Night, past_nights, read_nights, record_night
 from tasks.history.prune import active_run
 from tasks.history.query import FOLDER, compact, query
 from tasks.store.schemas import ITEM_ROWS, RESPONSES, RESULTS, STATISTICS

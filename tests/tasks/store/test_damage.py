@@ -11,7 +11,8 @@ import pytest
 
 from metrics.errors import NightjarError
 from tasks.comparison.runs import _from_history
-from tasks.history.layout import Night, NightEvaluation, read_nights, record_night, record_run
+from tasks.history.layout import record_run
+from tasks.history.nights import Night, NightEvaluation, read_nights, record_night
 from tasks.history.query import compact, query
 from tasks.history.verify import repair, verify
 from tasks.models.answers.segments import AnswerStore

@@ -1,0 +1,102 @@
+"""``nightjar mute PAIR --until DATE --reason …``: a pair decides nothing for a while."""
+
+import getpass
+from collections.abc import Sequence
+from datetime import UTC, date, datetime
+from typing import Annotated
+
+import typer
+
+from flows.command_line import command_line, examples, new_app
+from metrics.errors import ConfigError, nearest
+from tasks.comparison.runs import open_night
+from tasks.history.nights import Mute, Night, Notice, add_mute, past_nights, suites_with
+from tasks.history.notices import change_night, now, with_notice
+from tasks.store.home import default_store
+from tasks.store.storage import Store
+
+app = new_app()
+
+
+@app.command(
+    epilog=examples(
+        'python -m flows.mute bleu,whole --until 2026-12-01 --reason "its references are being mended"'
+    )
+)
+def mute_command(
+    pair: Annotated[
+        str, typer.Argument(metavar="PAIR", help='"metric,filter", or "benchmark metric,filter"')
+    ],
+    until: Annotated[
+        str, typer.Option(metavar="DATE", help="First day on which it decides again; today ends a mute")
+    ],
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="Why: pages and messages say it")],
+    suite: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Of which suite; needed where the store has several")
+    ] = None,
+    store: Annotated[
+        str | None, typer.Option(metavar="URI", help="The store; default: the project's own")
+    ] = None,
+) -> None:
+    """Keeps a pair of a suite from deciding; its numbers are still shown."""
+    opened = Store(store or default_store())
+    opened.check_readable()
+    muted = mute(opened, suite, pair, until, reason, getpass.getuser())
+    print(f"{muted.pair} is {muted.said}; the watch tells it")
+
+
+def mute(store: Store, suite: str | None, pair: str, until: str, reason: str, by: str) -> Mute:
+    """Mutes a pair, and has it told. Raises ConfigError for a pair, a suite or a date that is none."""
+    if not reason.strip():
+        raise ConfigError("--reason: expected why the pair is not to decide, got nothing")
+    chosen = _suite(store, suite)
+    last = past_nights(store, chosen)[-1:]
+    if not last:
+        raise ConfigError(f"suite '{chosen}' has no night yet: nothing is there to be muted")
+    _check_pair(store, last[0], pair)
+    made = Mute(pair=pair, until=_day(until), at=now(), by=by, reason=reason.strip())
+    add_mute(store, chosen, made)
+    told = Notice(key=f"{chosen}:muted:{made.at}", text=f"{pair} of {chosen} is {made.said}", written=made.at)
+
+    def change(there: Night | None) -> Night:
+        return with_notice(there or last[0], told)
+
+    change_night(store, chosen, last[0].run_id, change)
+    return made
+
+
+def _suite(store: Store, named: str | None) -> str:
+    known = sorted({name for name, _ in suites_with(store)})
+    if named is None and len(known) == 1:
+        return known[0]
+    if named is not None and named in known:
+        return named
+    hint = nearest(named, known) if named is not None else f": {', '.join(known) or 'none'}"
+    got = f"got '{named}'" if named is not None else "and the store has not just one"
+    raise ConfigError(f"--suite: expected a suite with nights in the store {store.uri}, {got}{hint}")
+
+
+def _check_pair(store: Store, night: Night, pair: str) -> None:
+    keys = [key for run in open_night(night, store).values() for key in run.groups]
+    known = sorted({name for key in keys for name in (key.pair, f"{key.benchmark} {key.pair}")})
+    if pair not in known:
+        raise ConfigError(f"the last night of '{night.suite}' has no pair '{pair}'{nearest(pair, known)}")
+
+
+def _day(text: str) -> str:
+    try:
+        day = date.fromisoformat(text)
+    except ValueError:
+        raise ConfigError(f"--until: expected a date such as 2026-12-01, got '{text}'") from None
+    if day < datetime.now(UTC).date():
+        raise ConfigError(f"--until: expected today or a later day, got '{text}'")
+    return day.isoformat()
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs the command and exits."""
+    command_line(app, arguments)
+
+
+if __name__ == "__main__":
+    main()

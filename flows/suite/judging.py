@@ -1,0 +1,246 @@
+"""How a night is judged: against its baseline, the gate's anchor, and with the nights before it."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import takewhile
+from typing import Literal, cast
+
+from flows.compare.runs import compare_opened, name_of
+from flows.suite.plan import PlannedNight
+from flows.suite.second_look import ANEW, evaluations_of, regressed, with_second_look
+from flows.suite.telling import BegunNight
+from metrics.errors import ConfigError
+from metrics.statistics.gate import Verdict, worst_of
+from tasks.comparison.compare import ComparedPair, ComparedRuns, Gate
+from tasks.comparison.runs import (
+    ComparedRun,
+    baseline_run,
+    merged_run,
+    night_changes,
+    open_night,
+    reused_groups,
+)
+from tasks.comparison.trends import PairCourse, pair_courses
+from tasks.history.layout import Skipped
+from tasks.history.nights import MutedPair, Night, NightEvaluation, baseline_nights, mutes_of
+from tasks.store.storage import Store
+
+Outcome = Literal["regression", "undecided", "inconclusive", "worse", "pass"]
+"""How a night counts. Undecided is the last of too many inconclusive nights in a row."""
+
+
+@dataclass(frozen=True)
+class JudgedNight:
+    """A night with what stands against it; ``compared`` is None where there was no baseline yet.
+
+    ``anchored`` is the comparison with the gate's fixed second baseline, if it has one. ``inconclusive`` is
+    how many nights in a row, this one included, could not be decided; ``spent`` how many of those that share
+    an alpha have taken their part of it, this one included. ``skipped`` are records of earlier nights that
+    nobody can read, ``accepted`` nights of the baseline that somebody accepted.
+    """
+
+    night: Night
+    compared: ComparedRuns | None
+    courses: tuple[PairCourse, ...]
+    gate: Gate | None = None
+    anchored: ComparedRuns | None = None
+    inconclusive: int = 0
+    spent: int = 0
+    skipped: tuple[Skipped, ...] = ()
+    accepted: tuple[Night, ...] = ()
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """The verdict, and what the nights before make of it; None without one."""
+        verdict = cast(Verdict | None, self.night.verdict)
+        if verdict == "inconclusive" and self.gate and self.inconclusive >= self.gate.inconclusive_nights:
+            return "undecided"
+        return verdict
+
+    @property
+    def complete(self) -> bool:
+        """Everything was evaluated."""
+        return all(entry.ok for entry in self.night.evaluations)
+
+    @property
+    def ok(self) -> bool:
+        """Everything was evaluated, and the gate does not fail the night."""
+        fails = {
+            "regression",
+            "undecided",
+            *({"worse"} if self.gate and self.gate.fail_on == "worse" else ()),
+        }
+        return self.complete and self.outcome not in fails
+
+    @property
+    def anchored_to(self) -> str | None:
+        """The run that stays the second baseline."""
+        return self.gate.anchor if self.gate is not None else None
+
+    @property
+    def losses(self) -> tuple[ComparedPair, ...]:
+        """The pairs that lost more than the margin against the anchor."""
+        pairs = self.anchored.pairs if self.anchored is not None else ()
+        return tuple(pair for pair in pairs if _counts(pair))
+
+
+def _counts(pair: ComparedPair) -> bool:
+    return pair.verdict == "regression" and pair.muted is None
+
+
+def to_confirm(
+    planned: PlannedNight, evaluations: tuple[NightEvaluation, ...], begun: BegunNight
+) -> set[str]:
+    """The evaluations that are asked anew before the night is judged: those of regressions, with
+    ``confirm: 1``."""
+    if planned.suite.gate is None or not planned.suite.gate.confirm:
+        return set()
+    try:
+        judged = judge_night(planned, evaluations, begun)
+    except ConfigError:  # judging the night raises it
+        return set()
+    pairs = regressed(judged.compared) if judged.compared is not None else []
+    return evaluations_of(judged.night, pairs, Store(planned.store)) if pairs else set()
+
+
+def judge_night(
+    planned: PlannedNight,
+    evaluations: tuple[NightEvaluation, ...],
+    begun: BegunNight,
+    again: tuple[NightEvaluation, ...] = (),
+) -> JudgedNight:
+    """Holds a night against its baseline and the gate's anchor, and looks back on the nights before it.
+
+    ``again`` are evaluations that were asked anew to confirm a regression. A loss against the anchor makes
+    *worse* of a night that passes otherwise. Raises ConfigError for a baseline or an anchor that is not
+    there.
+    """
+    store, gate, past = Store(planned.store), planned.suite.gate, begun.past
+    night = begun.own.model_copy(update={"evaluations": evaluations, "ended": True})
+    chosen = begun.baseline
+    if chosen is None:
+        chosen = tuple(baseline_nights(store, past, planned.baseline, planned.suite.nights))
+    opened = _opener(store)
+    tonight = opened(night)
+    against = _against(planned, opened, {pair: mute.said for pair, mute in mutes_of(store, night).items()})
+    compared = against(planned.baseline, chosen, tonight)
+    anew = opened(night.model_copy(update={"run_id": f"{night.run_id}-{ANEW}", "evaluations": again}))
+    if compared is not None and anew:
+        second = against(planned.baseline, chosen, {**tonight, **anew})
+        compared = with_second_look(compared, second) if second is not None else compared
+    anchored = None
+    if gate is not None and gate.anchor is not None:
+        fixed = baseline_nights(store, past, gate.anchor, planned.suite.nights)
+        anchored = against(gate.anchor, fixed, tonight)
+    verdict = _verdict(compared, anchored)
+    changes = {
+        "evaluations": tuple(_with_requests(entry, tonight) for entry in evaluations),
+        "again": tuple(_with_requests(entry, anew) for entry in again),
+        "baseline": tuple(entry.run_id for entry in chosen),
+        "verdict": verdict,
+        "spending": _spending(planned) if verdict is not None else None,
+        "muted": _muted(compared),
+    }
+    night = night.model_copy(update=changes)
+    earlier = [opened(entry) for entry in past[-(planned.suite.nights - 1) :]]
+    return JudgedNight(
+        night=night,
+        compared=compared,
+        courses=pair_courses([*earlier, tonight]),
+        gate=gate,
+        anchored=anchored,
+        inconclusive=sum(1 for _ in takewhile(_undecided, (night, *reversed(past)))),
+        spent=_spent(night, past, gate),
+        skipped=begun.skipped,
+        accepted=tuple(entry for entry in chosen if entry.accepted is not None),
+    )
+
+
+def _undecided(night: Night) -> bool:
+    return night.verdict == "inconclusive"
+
+
+def _verdict(compared: ComparedRuns | None, anchored: ComparedRuns | None) -> Verdict | None:
+    """The gate's verdict, at least worse where something fell behind the anchor."""
+    verdict = compared.verdict if compared is not None else None
+    if anchored is None or not any(map(_counts, anchored.pairs)):
+        return verdict
+    return "worse" if verdict is None else worst_of([verdict, "worse"])
+
+
+def _muted(compared: ComparedRuns | None) -> tuple[MutedPair, ...]:
+    pairs = compared.pairs if compared is not None else ()
+    return tuple(
+        MutedPair(pair=name_of(pair), said=pair.muted, verdict=pair.verdict)
+        for pair in pairs
+        if pair.muted is not None
+    )
+
+
+def _opener(store: Store) -> Callable[[Night], Mapping[str, ComparedRun]]:
+    """``open_night``, which opens a night's runs once, whatever it is held against."""
+    found: dict[str, Mapping[str, ComparedRun]] = {}
+
+    def opened(night: Night) -> Mapping[str, ComparedRun]:
+        if night.run_id not in found:
+            found[night.run_id] = open_night(night, store)
+        return found[night.run_id]
+
+    return opened
+
+
+def _spending(planned: PlannedNight) -> str | None:
+    """By what the nights that share an alpha are known; another baseline that the suite names starts anew."""
+    gate = planned.suite.gate
+    if gate is None or gate.alpha_over is None:
+        return None
+    return f"{gate.alpha:g} over {gate.alpha_over.nights} nights against {planned.baseline}"
+
+
+def _spent(night: Night, past: Sequence[Night], gate: Gate | None) -> int:
+    """The night's place among those that share an alpha, from 1; 0 where none is shared."""
+    if gate is None or night.spending is None:
+        return 0
+    tested = [entry for entry in reversed(past) if entry.verdict is not None]
+    before = sum(1 for _ in takewhile(lambda entry: entry.spending == night.spending, tested))
+    return before % gate.shares + 1
+
+
+def _with_requests(entry: NightEvaluation, tonight: Mapping[str, ComparedRun]) -> NightEvaluation:
+    """The evaluation with what its models were asked; judges are asked what the answers call for."""
+    models = (tonight[entry.name].manifest.get("models") or {}) if entry.name in tonight else {}
+    if not models:
+        return entry
+    names = ("sent", "cached", "same_night")
+    counts = {name: sum(tally.get(name) or 0 for tally in models.values()) for name in names}
+    paid = tonight[entry.name].manifest.get("cost")
+    cost = {str(tonight[entry.name].manifest.get("currency") or ""): float(paid)} if paid else {}
+    canaries = tonight[entry.name].manifest.get("canaries") or {}
+    doubts = tuple(f"{name}: {found['said']}" for name, found in canaries.items() if found.get("said"))
+    return entry.model_copy(update={"requests": counts, "doubts": doubts, "cost": cost})
+
+
+Against = Callable[[str, Sequence[Night], Mapping[str, ComparedRun]], ComparedRuns | None]
+
+
+def _against(
+    planned: PlannedNight, opened: Callable[[Night], Mapping[str, ComparedRun]], muted: Mapping[str, str]
+) -> Against:
+    """What compares a night with the nights of a baseline; None where there is nothing to compare."""
+
+    def against(
+        name: str, nights: Sequence[Night], tonight: Mapping[str, ComparedRun]
+    ) -> ComparedRuns | None:
+        base = [runs for runs in map(opened, nights) if runs]
+        if not base or not tonight:
+            return None
+        compared = compare_opened(
+            baseline_run(name, base),
+            merged_run(planned.run_id, tonight),
+            planned.suite.gate,
+            reused=reused_groups(tonight),
+            muted=muted,
+        )
+        return replace(compared, changes=night_changes(base[-1], tonight))
+
+    return against

@@ -1,0 +1,211 @@
+"""How a night is said: in a sentence, as a page in Markdown, as JSON, and what of its pairs is told."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from flows.compare.runs import (
+    DOUBT,
+    change_line,
+    comparison_document,
+    flipped_line,
+    group_of,
+    name_of,
+    told_pairs,
+)
+from flows.suite.judging import JudgedNight
+from tasks.comparison.compare import ComparedRuns, Gate
+from tasks.comparison.trends import PairCourse
+from tasks.history.nights import NightEvaluation
+from tasks.models.errors import shortened
+from tasks.models.records import asked_and_reused
+
+ROWS = 100
+"""Rows of a table in the UI, at most: the whole is in suite.json."""
+FLIPS = 10
+CHANGES = 4
+"""Changes of a served model that a sentence names, at most."""
+NOTABLE = 0.05
+"""Level below which a trend is worth a line."""
+
+
+def headline(judged: JudgedNight) -> str:
+    """The night in one sentence."""
+    entries = judged.night.evaluations
+    failed = [entry for entry in entries if not entry.ok]
+    sentences = [f"{len(entries) - len(failed)} of {len(entries)} evaluations complete"]
+    if failed:
+        sentences.append(f"failed: {_with_reasons(failed)}")
+    if asked := [entry.requests for entry in entries if entry.requests is not None]:
+        counts = {name: sum(entry[name] for entry in asked) for name in asked[0]}
+        sentences.append(asked_and_reused(counts, judged.night.attempt > 1))
+    sentences += dict.fromkeys(doubt for entry in entries for doubt in entry.doubts)
+    if judged.compared is None:
+        sentences.append("nothing to compare with yet")
+    else:
+        sentences.append(
+            f"against {', '.join(judged.night.baseline)}: {judged.compared.verdict or 'no gate'}"
+        )
+    sentences += [
+        f"{accepted.run_id} is the baseline since {accepted.accepted.at[:10]} by {accepted.accepted.by}: "
+        f"{accepted.accepted.reason}"
+        for accepted in judged.accepted
+        if accepted.accepted is not None
+    ]
+    sentences += [
+        f"{pair.pair} is {pair.said}" + (f" (it would say {pair.verdict})" if pair.verdict != "pass" else "")
+        for pair in judged.night.muted
+    ]
+    if judged.outcome == "undecided":
+        sentences.append(f"undecided: {judged.inconclusive} inconclusive nights in a row")
+    if judged.spent and judged.gate is not None:
+        sentences.append(_alpha_sentence(judged.gate, judged.spent))
+    if judged.losses:
+        lost = ", ".join(map(name_of, judged.losses))
+        sentences.append(f"lost more than the margin against the anchor {judged.anchored_to}: {lost}")
+    if judged.night.again:
+        sentences.append(f"asked anew before it was told: {', '.join(e.name for e in judged.night.again)}")
+    changed = [] if judged.compared is None else judged.compared.changes
+    if identities := [change_line(change) for change in changed if change.kind == "model identity"]:
+        rest = f" and {len(identities) - CHANGES} more" if len(identities) > CHANGES else ""
+        sentences.append(f"the identity of a model changed: {'; '.join(identities[:CHANGES])}{rest}")
+    return "; ".join(sentences)
+
+
+def _with_reasons(failed: Sequence[NightEvaluation]) -> str:
+    """The evaluations that failed, and behind all that have a reason in common, in short, that reason."""
+    names: dict[str, list[str]] = {}
+    for entry in failed:
+        names.setdefault(shortened(entry.message or ""), []).append(entry.name)
+    return ", ".join(", ".join(same) + (f" ({reason})" if reason else "") for reason, same in names.items())
+
+
+def _alpha_sentence(gate: Gate, spent: int) -> str:
+    part = gate.alpha / gate.shares
+    return (
+        f"night {spent} of {gate.shares} that share alpha {gate.alpha:g}: {part:.2g} a night, "
+        f"{spent * part:.2g} spent"
+    )
+
+
+def summary_markdown(judged: JudgedNight) -> str:
+    """The summary artifact."""
+    return "\n".join(_markdown(judged))
+
+
+def _markdown(judged: JudgedNight) -> Iterator[str]:
+    yield f"# {judged.night.suite}: {headline(judged)}\n"
+    yield "| evaluation | state | answers | run | said |\n|---|---|---|---|---|"
+    for entry in (*judged.night.evaluations, *judged.night.again):
+        state = "complete" if entry.ok else "**failed**"
+        again = judged.night.attempt > 1
+        answers = "" if entry.requests is None else asked_and_reused(entry.requests, again)
+        yield f"| {entry.name} | {state} | {answers} | `{entry.run_id}` | {_cell(entry.message)} |"
+    if judged.compared is not None:
+        yield from _comparison(judged.compared)
+    if judged.anchored is not None:
+        yield from _comparison(judged.anchored)
+    yield from _courses(judged.courses)
+    if judged.skipped:
+        yield "\n## Records of earlier nights that can't be read\n"
+        yield from (f"- {_cell(str(skipped))}" for skipped in judged.skipped)
+
+
+def _comparison(compared: ComparedRuns) -> Iterator[str]:
+    yield f"\n## Against {compared.base}\n"
+    yield (
+        "| benchmark | group | pair | base | candidate | difference | interval | p adj. | gate |\n"
+        + "|---" * 9
+        + "|"
+    )
+    for pair in compared.pairs[:ROWS]:
+        found = pair.comparison
+        if found is None:
+            yield (
+                f"| {pair.key.benchmark} | {' '.join(group_of(pair))} | {pair.key.pair} |"
+                + " |" * 5
+                + f" {pair.reason} |"
+            )
+            continue
+        p_value = "" if pair.p_adjusted is None else f"{pair.p_adjusted:.3g}"
+        yield (
+            f"| {pair.key.benchmark} | {' '.join(group_of(pair))} | {pair.key.pair} | {found.base:.4g} "
+            f"| {found.candidate:.4g} | {found.difference:+.4g} | {found.ci_low:+.3g} … {found.ci_high:+.3g} "
+            f"| {p_value} | {pair.verdict or ''}{' (muted)' if pair.muted else ''} |"
+        )
+    yield ""
+    yield from (f"- {change_line(change)}" for change in compared.changes if change.kind in DOUBT)
+    yield from (f"- {flipped_line(pair, FLIPS)}" for pair in compared.pairs if pair.flipped)
+    yield from (
+        f"- {name_of(pair)}: {pair.reason}" for pair in compared.pairs if pair.comparison and pair.reason
+    )
+
+
+def _courses(courses: tuple[PairCourse, ...]) -> Iterator[str]:
+    moving = [course for course in courses if course.trend.p_value < NOTABLE]
+    flapping = [course for course in courses if course.flapping]
+    if moving:
+        yield "\n## Trends\n"
+    for course in moving:
+        trend, name = course.trend, _course_name(course)
+        yield f"- {name}: {trend.slope:+.3g} a night over {trend.nights} nights (p = {trend.p_value:.2g})"
+    if flapping:
+        yield "\n## Items that flip back and forth\n"
+    for course in flapping:
+        named = ", ".join(f"`{item.item_id}` {item.course}" for item in course.flapping[:FLIPS])
+        rest = len(course.flapping) - FLIPS
+        yield f"- {_course_name(course)}: {named}" + (f" and {rest} more" if rest > 0 else "")
+
+
+def _course_name(course: PairCourse) -> str:
+    group = " ".join(value for _, value in course.key.facets)
+    return (
+        f"{course.key.benchmark} {course.key.pair} ({group})"
+        if group
+        else f"{course.key.benchmark} {course.key.pair}"
+    )
+
+
+def _cell(text: str | None) -> str:
+    return (text or "").replace("|", "\\|").replace("\n", " ")
+
+
+def night_document(judged: JudgedNight) -> dict[str, Any]:
+    """The night as ``--json`` prints it and ``suite.json`` keeps it."""
+    return {
+        **judged.night.model_dump(mode="json"),
+        "passed": judged.night.passed,
+        "outcome": judged.outcome,
+        "headline": headline(judged),
+        "inconclusive_nights": judged.inconclusive,
+        "alpha": None
+        if judged.gate is None or not judged.spent
+        else {
+            "night": judged.spent,
+            "nights": judged.gate.shares,
+            "tonight": judged.gate.alpha / judged.gate.shares,
+            "spent": judged.spent * judged.gate.alpha / judged.gate.shares,
+        },
+        "skipped": [str(skipped) for skipped in judged.skipped],
+        "comparison": comparison_document(judged.compared) if judged.compared is not None else None,
+        "anchor": comparison_document(judged.anchored) if judged.anchored is not None else None,
+        "trends": [
+            {"benchmark": course.key.benchmark, "pair": course.key.pair, "facets": dict(course.key.facets)}
+            | asdict(course.trend)
+            for course in judged.courses
+        ],
+        "flapping": [
+            {"benchmark": course.key.benchmark, "pair": course.key.pair} | asdict(item)
+            for course in judged.courses
+            for item in course.flapping
+        ],
+    }
+
+
+def noteworthy_pairs(judged: JudgedNight) -> list[dict[str, Any]]:
+    """What a notification says of each pair that did not pass, worst first; against the anchor, of those that
+    lost."""
+    pairs = (
+        [] if judged.compared is None else [(judged.compared.base, pair) for pair in judged.compared.pairs]
+    )
+    return told_pairs([*pairs, *((str(judged.anchored_to), pair) for pair in judged.losses)])

@@ -1,0 +1,83 @@
+"""Nights made without asking anything: judged and recorded one after the other."""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from flows.suite.judging import JudgedNight, judge_night
+from flows.suite.plan import SuiteOptions, load_suite, plan_night
+from flows.suite.telling import begin
+from tasks.history.layout import record_run
+from tasks.history.nights import NightEvaluation, record_night
+from tasks.store.schemas import ITEM_ROWS, RESULTS
+from tasks.store.storage import Store
+
+Judge = Callable[..., JudgedNight]
+BENCHMARK = {
+    "name": "sums", "output_type": "generate_until", "dataset": "items.jsonl", "target": "{{answer}}",
+    "prompt_template": "{{question}}", "metric_list": ["exact_match"],
+    "models": [{"name": "own", "type": "demo"}],
+}  # fmt: skip
+PAIR = {"benchmark": "sums", "filter": "none", "metric": "exact_match", "reduction": "mean", "label": None,
+        "facets": json.dumps({"model_name": "own"})}  # fmt: skip
+
+
+def suite_file(folder: Path, items: int = 5, **keys: Any) -> Path:
+    """A suite on one benchmark."""
+    lines = (json.dumps({"question": f"{n}+1?", "answer": str(n + 1)}) + "\n" for n in range(items))
+    (folder / "items.jsonl").write_text("".join(lines))
+    (folder / "sums.yaml").write_text(json.dumps(BENCHMARK | keys.pop("benchmark", {})))
+    path = folder / "suite.yaml"
+    path.write_text(json.dumps({"name": "night", "benchmarks": ["sums.yaml"], **keys}))
+    return path
+
+
+def judge_in(tmp_path: Path) -> Judge:
+    """Judges and records nights one after the other: ``night(right answers, of, gate…)``."""
+    count = 0
+
+    def judged(
+        wrong: Sequence[int] = (),
+        of: int = 1000,
+        sent: int = 5,
+        ok: bool = True,
+        model: str = "demo",
+        baseline: str = "last-passed",
+        **gate: Any,
+    ) -> JudgedNight:
+        nonlocal count
+        count += 1
+        planned = plan_night(
+            load_suite(suite_file(tmp_path, gate=gate, baseline=baseline)),
+            SuiteOptions(store=str(tmp_path / "store"), output=str(tmp_path / "out")),
+            f"{count:032}",
+        )
+        run_id, name = str(planned.evaluations[0].options.run_id), planned.evaluations[0].name
+        values = [0.0 if item in set(wrong) else 1.0 for item in range(of)]
+        items = pa.Table.from_pylist(
+            [
+                PAIR | {"item_id": f"q{n}", "item_digest": f"q{n}", "value": value, "statistics": [value],
+                        "n_samples": 1, "n_scored": 1}
+                for n, value in enumerate(values)
+            ],
+            schema=ITEM_ROWS,
+        )  # fmt: skip
+        result = PAIR | {"status": "ok", "signature": "exact_match|agg:mean", "higher_is_better": True,
+                         "n_items": of, "n_samples": of, "n_scored": of, "n_unscored": 0}  # fmt: skip
+        manifest = {
+            "run_id": run_id, "benchmark": "sums",
+            "artifacts": {"filter": [{"kind": "filter", "key": "k", "digest": str(sorted(wrong))}]},
+            "models": {"own": {"sent": sent, "cached": of - sent}},
+            "config": {"models": [{"name": "own", "type": model}]},
+        }  # fmt: skip
+        results = pa.Table.from_pylist([result], schema=RESULTS)
+        record_run(Store(planned.store), manifest, [results], [items])
+        begun = begin(planned)
+        found = judge_night(planned, (NightEvaluation(name=name, run_id=run_id, ok=ok),), begun)
+        record_night(Store(planned.store), found.night)
+        return found
+
+    return judged

@@ -1,0 +1,144 @@
+"""What people say of nights: one is accepted as the baseline, a pair is muted for a while; both are told."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import flows.accept
+import flows.mute
+from flows.accept import accept
+from flows.mute import mute
+from flows.suite.plan import SuiteOptions, load_suite, plan_night
+from flows.suite.telling import begin
+from flows.suite.words import headline, noteworthy_pairs, summary_markdown
+from metrics.errors import ConfigError
+from tasks.history.nights import find_night, past_nights
+from tasks.history.notices import deliver, post_to
+from tasks.store.storage import Store
+
+Judge = Callable[..., Any]
+LOST = range(60)
+FAR = "2999-01-01"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(str(tmp_path / "store"))
+
+
+def test_an_accepted_night_is_the_baseline_until_a_later_one_passes(
+    night: Judge, store: Store, webhook: str, told: list[dict[str, Any]]
+) -> None:
+    first = night(margin=0.02)
+    worse = night(wrong=LOST, margin=0.02)
+    back = night(margin=0.02)
+    assert (worse.outcome, back.night.baseline) == ("regression", (first.night.run_id,))
+    accept(store, worse.night.run_id, "the new checkpoint is meant", "ada")
+    judged = night(wrong=LOST, margin=0.02)
+    assert (judged.outcome, judged.night.baseline) == ("pass", (worse.night.run_id,))
+    assert "by ada: the new checkpoint is meant" in headline(judged)
+    assert "the new checkpoint is meant" in summary_markdown(judged)
+    assert night(wrong=LOST, margin=0.02).night.baseline == (judged.night.run_id,)
+    deliver(store, "night", worse.night.run_id, post_to(webhook))
+    (message,) = told
+    assert "was accepted by ada as the baseline of night: the new checkpoint is meant" in message["text"]
+    kept = find_night(store, "night", worse.night.run_id)
+    assert kept is not None
+    assert kept.accepted is not None
+    assert kept.accepted.reason == "the new checkpoint is meant"
+
+
+def test_a_rolling_baseline_begins_anew_with_the_night_that_was_accepted(night: Judge, store: Store) -> None:
+    for _ in range(3):
+        night(baseline="rolling")
+    worse = night(wrong=LOST, baseline="rolling", margin=0.02)
+    accept(store, worse.night.run_id, "meant", "ada")
+    again = night(wrong=LOST, baseline="rolling", margin=0.02)
+    assert again.night.baseline == (worse.night.run_id,)
+    third = night(wrong=LOST, baseline="rolling", margin=0.02)
+    assert third.night.baseline == (worse.night.run_id, again.night.run_id)
+
+
+def test_a_retry_of_an_accepted_night_stays_accepted(night: Judge, store: Store, tmp_path: Path) -> None:
+    run_id = night().night.run_id
+    accept(store, run_id, "meant", "ada")
+    options = SuiteOptions(store=str(tmp_path / "store"), output=str(tmp_path / "out"))
+    planned = plan_night(load_suite(tmp_path / "suite.yaml"), options, f"{1:032}")
+    assert planned.run_id == run_id
+    assert begin(planned).own.accepted is not None
+
+
+def test_what_can_not_be_accepted_is_refused(night: Judge, store: Store) -> None:
+    failed = night(ok=False).night.run_id
+    with pytest.raises(ConfigError, match="is not complete"):
+        accept(store, failed, "meant", "ada")
+    with pytest.raises(ConfigError, match=f"'{failed}'"):
+        accept(store, failed[:-1], "meant", "ada")
+    with pytest.raises(ConfigError, match="--reason"):
+        accept(store, failed, " ", "ada")
+
+
+@pytest.mark.parametrize("pair", ["exact_match,none", "sums exact_match,none"])
+def test_a_muted_pair_decides_nothing_is_shown_and_moves_no_baseline(
+    night: Judge, store: Store, webhook: str, told: list[dict[str, Any]], pair: str
+) -> None:
+    first = night(margin=0.02)
+    mute(store, None, pair, FAR, "its references are being mended", "ada")
+    quiet = night(wrong=LOST, margin=0.02)
+    assert (quiet.outcome, quiet.ok, quiet.night.passed) == ("pass", True, False)
+    said = f"exact_match,none (own) is muted until {FAR} by ada: its references are being mended"
+    assert f"{said} (it would say regression)" in headline(quiet)
+    assert "regression (muted)" in summary_markdown(quiet)
+    assert noteworthy_pairs(quiet) == []
+    (kept,) = past_nights(store, "night")[-1].muted
+    assert (kept.pair, kept.verdict) == ("exact_match,none (own)", "regression")
+    deliver(store, "night", first.night.run_id, post_to(webhook))
+    assert [message["text"] for message in told] == [f"{pair} of night is {said.partition(' is ')[2]}"]
+    mute(store, None, pair, datetime.now(UTC).date().isoformat(), "they are mended", "ada")
+    loud = night(wrong=LOST, margin=0.02)
+    assert (loud.outcome, loud.night.baseline) == ("regression", (first.night.run_id,))
+
+
+def test_a_muted_pair_does_not_fall_behind_the_anchor(night: Judge, store: Store) -> None:
+    anchor = night().night.run_id
+    mute(store, "night", "exact_match,none", FAR, "meant", "ada")
+    judged = night(wrong=LOST, margin=0.02, anchor=anchor)
+    assert (judged.outcome, judged.losses) == ("pass", ())
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"pair": "exact_mach,none"}, "did you mean 'exact_match,none'"),
+        ({"until": "soon"}, "expected a date such as 2026-12-01"),
+        ({"until": "2020-01-01"}, "expected today or a later day"),
+        ({"reason": ""}, "expected why"),
+        ({"suite": "nigth"}, "did you mean 'night'"),
+    ],
+)
+def test_what_can_not_be_muted_is_refused(night: Judge, store: Store, keys: Any, said: str) -> None:
+    night()
+    given = {"suite": None, "pair": "exact_match,none", "until": FAR, "reason": "meant", "by": "ada"}
+    with pytest.raises(ConfigError, match=said):
+        mute(store, **(given | keys))
+    assert past_nights(store, "night")[-1].notices == ()
+
+
+def test_accept_and_mute_are_commands(
+    night: Judge, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_id = night().night.run_id
+    given = ["--store", str(tmp_path / "store"), "--reason", "meant"]
+    for main, own in (
+        (flows.accept.main, [run_id]),
+        (flows.mute.main, ["exact_match,none", "--until", FAR]),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            main([*own, *given])
+        assert ended.value.code in (0, None)
+    said = capsys.readouterr().out
+    assert f"{run_id} is the baseline of 'night' from now on" in said
+    assert f"exact_match,none is muted until {FAR} by " in said
