@@ -392,6 +392,7 @@ def _pair(pair: ComparedPair) -> dict[str, Any]:
         "higher_is_better": pair.higher_is_better,
         "verdict": pair.verdict,
         "muted": pair.muted,
+        "code": finite(pair.code),
         "reason": pair.reason,
         "p_adjusted": finite(pair.p_adjusted),
         "terms": asdict(pair.terms) if pair.terms is not None else None,

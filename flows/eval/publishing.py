@@ -25,6 +25,7 @@ from flows.config.schema import Phase
 from flows.eval.run import Future, Run, finished, reason_of
 from flows.eval.start import git_revision
 from flows.graph.stages import GridResponses, MethodVerdicts, PairResults, PairStatistics
+from flows.plan.build import scored_by
 from flows.plan.steps import Cell
 from metrics.errors import DataError
 from metrics.metric import installed_version
@@ -310,6 +311,7 @@ def run_manifest(
         "over_budget": dict(over_budget),
         "config": info.config,
         "config_digest": digest(info.config),
+        "scored_by": scored_by(info.config),
         "dataset_digest": plan.load.identity["dataset"],
         "seeds": _seeds(run),
         "task_runs": run.task_runs(),

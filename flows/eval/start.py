@@ -106,7 +106,11 @@ def config_for_phase(config: EvalConfig, options: RunOptions) -> EvalConfig:
     if options.phase is Phase.SCORE and options.output is not None:
         recorded = Path(options.output) / RESPONSES
         if recorded.is_file():
-            models = tuple(_replayed(model, recorded.resolve(), config.base_dir) for model in config.models)
+            place = Path(config.base_dir)
+            models = tuple(
+                replayed(model, recorded.resolve()) if provider_of(model, place).asks else model
+                for model in config.models
+            )
             config = config.model_copy(update={"models": models})
     return with_recorded_prompts(config)
 
@@ -238,9 +242,8 @@ async def _tag(plan: Plan, present: list[str]) -> None:
         await client.update_flow_run(flow_run.id, tags=sorted({*present, *tags}))
 
 
-def _replayed(model: ModelConfig, recorded: Path, base_dir: str) -> ModelConfig:
-    if not provider_of(model, Path(base_dir)).asks:
-        return model
+def replayed(model: ModelConfig, recorded: Path) -> ModelConfig:
+    """The model, whose answers are those in a file of recorded responses."""
     return model.model_copy(
         update={"type": "replay", "config": ReplayConfig(path=str(recorded)), "path": None, "serve": None}
     )

@@ -4,10 +4,14 @@ An identity holds what can change the step's answer and nothing else. Display na
 limits stay outside, so that renaming a model or moving a checkout serves what is there already.
 """
 
+import inspect
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
 
 from flows.config.schema import FAILED_REQUESTS, EvalConfig, Phase, RunOptions
 from flows.plan.fields import benchmark_fields
@@ -20,23 +24,28 @@ from flows.plan.pairs import (
     running_score,
 )
 from flows.plan.steps import AskedModel, Plan, TurnPlan
-from metrics.errors import ConfigError, nearest
+from metrics.errors import ConfigError, NightjarError, nearest
 from scorers.config import GradingModel, ScoringConfig, grading_models
 from scorers.factory import build_scorer
+from tasks.aggregate import aggregate
 from tasks.ask import sampling_text
 from tasks.benchmarks.config import BenchmarkFields, SimulatedUser, TurnTemplate
 from tasks.benchmarks.open import open_benchmark
 from tasks.datasets.item import Benchmark
 from tasks.datasets.selection import Selection
+from tasks.filter import filter_responses
 from tasks.infer import InferSetup
 from tasks.load import LoadSetup
 from tasks.models.config import ModelConfig, SampleParams
 from tasks.models.identity import model_identity
 from tasks.models.providers.provider import provider_class
 from tasks.models.records import Lookup
+from tasks.reduce import reduce
 from tasks.render import RenderSetup
 from tasks.running import RunningScore
-from tasks.store.keys import Step
+from tasks.score import score
+from tasks.store.fingerprint import stage_code
+from tasks.store.keys import Step, digest
 from tasks.turns import TurnSetup
 from tasks.usercode.load import resolver
 from tasks.usercode.sources import sources_of
@@ -61,9 +70,9 @@ def make_plan(config: EvalConfig, options: RunOptions, began: float = 0.0) -> Pl
     benchmark = open_benchmark(fields)
     scoring = scoring_config(config)
     scorer = build_scorer(scoring, resolve)
+    executed = began if "execute" in options.refresh else 0.0
     filters = tuple(
-        filter_plan(config, entry, scoring, scorer, resolve, began if "execute" in options.refresh else 0.0)
-        for entry in filters_of(config, scorer)
+        filter_plan(config, entry, scoring, scorer, resolve, executed) for entry in filters_of(config, scorer)
     )
     running = running_score(config, filters, resolve)
     attempt = Attempt(began)
@@ -79,6 +88,29 @@ def make_plan(config: EvalConfig, options: RunOptions, began: float = 0.0) -> Pl
         metrics=tuple(metric_plan(config, entry, resolve) for entry in config.metrics),
         asked=tuple(_asked(config, entry, options, attempt) for entry in grading_models(config.scorer)),
         turns=tuple(_turns(config, options, attempt)),
+    )
+
+
+def scored_by(document: Mapping[str, Any]) -> str | None:
+    """A digest of all that makes numbers of the answers to a config, given as its run's manifest has it: its
+    filters and metrics, users' code, and the program behind them. None where that can't be told."""
+    try:
+        config = EvalConfig.model_validate(document)
+        resolve, scoring = resolver(config.base_dir), scoring_config(config)
+        scorer = build_scorer(scoring, resolve)
+        entries = filters_of(config, scorer)
+        filters = [filter_plan(config, entry, scoring, scorer, resolve, 0.0) for entry in entries]
+    except (NightjarError, ValidationError, OSError):
+        return None
+    steps = [entry.step.identity for entry in filters]
+    pairs = [pair for entry in filters for pair in entry.pairs]
+    steps += [identity for pair in pairs for identity in (pair.score.identity, pair.aggregate.identity)]
+    code = [stage_code(inspect.unwrap(stage.fn)) for stage in (filter_responses, score, reduce, aggregate)]
+    return digest(
+        {
+            "code": [[dict(entry.packages), dict(entry.libraries)] for entry in code],
+            "steps": steps,
+        }
     )
 
 

@@ -33,6 +33,7 @@ from flows.suite.plan import (
     load_suite,
     plan_night,
 )
+from flows.suite.rescoring import Rescoring, as_night, forget, to_rescore
 from flows.suite.second_look import asked_anew
 from flows.suite.telling import (
     BegunNight,
@@ -50,6 +51,7 @@ from tasks.history.notices import outstanding
 from tasks.models.engine import RunControl, interrupted
 from tasks.server import if_possible, label_verdict, retry_until_up
 from tasks.store.home import private_folder
+from tasks.store.storage import Store
 
 DEFAULTS = SuiteOptions()
 EVENTS = "nightjar.suite"
@@ -89,15 +91,16 @@ async def run_suite(suite: str, options: SuiteOptions = DEFAULTS) -> State[Any]:
     for sentence in check_margins(night):
         get_run_logger().warning(sentence)
     with under_control(night.run_id, str(flow_run.id), night.suite.timeout) as control:
+        rescored = await rescore(night, begun, control)
         evaluations = await evaluate_all(night, control)
-        again = await confirm(night, evaluations, begun, control)
+        again = await confirm(night, evaluations, begun, rescored, control)
     if control.stopped is not None:
         state = await stopped_state(control, str(flow_run.id))
         if (run := _own_run()) is not None:
             leave_record(night, state, run)
         _tell(night, begun)
         return state
-    judged: JudgedNight = judge.submit(night, evaluations, begun, again).result()
+    judged: JudgedNight = judge.submit(night, evaluations, begun, again, rescored).result()
     _tell(night, begun)
     message = printable(headline(judged))
     if not judged.ok:
@@ -105,16 +108,32 @@ async def run_suite(suite: str, options: SuiteOptions = DEFAULTS) -> State[Any]:
     return Completed(message=message, name=_state_name(judged))
 
 
+async def rescore(night: PlannedNight, begun: BegunNight, control: RunControl) -> list[Rescoring]:
+    """Scores the baseline's answers with tonight's code, where that is another than scored them; before the
+    night's own runs, whose pages then know nothing of it."""
+    found = await asyncio.to_thread(to_rescore, night, begun)
+    if found:
+        names = ", ".join(entry.planned.name for entry in found)
+        get_run_logger().info("tonight's code scores the answers of the baseline: %s", names)
+        done = await evaluate_all(as_night(night, found), control)
+        for entry in done:
+            if not entry.ok:
+                get_run_logger().warning("%s: not scored by tonight's code: %s", entry.name, entry.message)
+        await asyncio.to_thread(forget, Store(night.store), found)
+    return found
+
+
 async def confirm(
     night: PlannedNight,
     evaluations: tuple[NightEvaluation, ...],
     begun: BegunNight,
+    rescored: Sequence[Rescoring],
     control: RunControl,
 ) -> tuple[NightEvaluation, ...]:
     """Asks anew for what regressed, if the gate wants that before anybody is told."""
     if control.stopped is not None:
         return ()
-    names = await asyncio.to_thread(to_confirm, night, evaluations, begun)
+    names = await asyncio.to_thread(to_confirm, night, evaluations, begun, rescored)
     if not names:
         return ()
     get_run_logger().info("a regression is looked at again: asking anew for %s", ", ".join(sorted(names)))
@@ -189,10 +208,11 @@ def judge(
     evaluations: tuple[NightEvaluation, ...],
     begun: BegunNight,
     again: tuple[NightEvaluation, ...] = (),
+    rescored: Sequence[Rescoring] = (),
 ) -> JudgedNight:
     """Compares the night with its baseline, records it with what is to be told, and shows it on the run's
     page."""
-    judged = judge_night(night, evaluations, begun, again)
+    judged = judge_night(night, evaluations, begun, again, rescored)
     told_before = record_judged(night, judged.night, _notice(judged))
     _write(night, judged)
     sentence, page = printable(headline(judged)), printable(summary_markdown(judged))

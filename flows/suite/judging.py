@@ -7,6 +7,7 @@ from typing import Literal, cast
 
 from flows.compare.runs import compare_opened, name_of
 from flows.suite.plan import PlannedNight
+from flows.suite.rescoring import Rescoring, split_by_code, with_tonights_code
 from flows.suite.second_look import ANEW, evaluations_of, regressed, with_second_look
 from flows.suite.telling import BegunNight
 from metrics.errors import ConfigError
@@ -89,14 +90,17 @@ def _counts(pair: ComparedPair) -> bool:
 
 
 def to_confirm(
-    planned: PlannedNight, evaluations: tuple[NightEvaluation, ...], begun: BegunNight
+    planned: PlannedNight,
+    evaluations: tuple[NightEvaluation, ...],
+    begun: BegunNight,
+    rescored: Sequence[Rescoring],
 ) -> set[str]:
     """The evaluations that are asked anew before the night is judged: those of regressions, with
     ``confirm: 1``."""
     if planned.suite.gate is None or not planned.suite.gate.confirm:
         return set()
     try:
-        judged = judge_night(planned, evaluations, begun)
+        judged = judge_night(planned, evaluations, begun, (), rescored)
     except ConfigError:  # judging the night raises it
         return set()
     pairs = regressed(judged.compared) if judged.compared is not None else []
@@ -108,10 +112,12 @@ def judge_night(
     evaluations: tuple[NightEvaluation, ...],
     begun: BegunNight,
     again: tuple[NightEvaluation, ...] = (),
+    rescored: Sequence[Rescoring] = (),
 ) -> JudgedNight:
     """Holds a night against its baseline and the gate's anchor, and looks back on the nights before it.
 
-    ``again`` are evaluations that were asked anew to confirm a regression. A loss against the anchor makes
+    ``again`` are evaluations that were asked anew to confirm a regression, ``rescored`` those of the baseline
+    whose answers tonight's code scored. A loss against the anchor makes
     *worse* of a night that passes otherwise. Raises ConfigError for a baseline or an anchor that is not
     there.
     """
@@ -122,16 +128,20 @@ def judge_night(
         chosen = tuple(baseline_nights(store, past, planned.baseline, planned.suite.nights))
     opened = _opener(store)
     tonight = opened(night)
-    against = _against(planned, opened, {pair: mute.said for pair, mute in mutes_of(store, night).items()})
-    compared = against(planned.baseline, chosen, tonight)
+    against = _against(planned, {pair: mute.said for pair, mute in mutes_of(store, night).items()})
+    base = [with_tonights_code(entry, opened(entry), rescored, store) for entry in chosen]
+    compared = against(planned.baseline, base, tonight)
     anew = opened(night.model_copy(update={"run_id": f"{night.run_id}-{ANEW}", "evaluations": again}))
     if compared is not None and anew:
-        second = against(planned.baseline, chosen, {**tonight, **anew})
+        second = against(planned.baseline, base, {**tonight, **anew})
         compared = with_second_look(compared, second) if second is not None else compared
+    if compared is not None and rescored:
+        then = against(planned.baseline, [*map(opened, chosen)], tonight)
+        compared = split_by_code(then, compared) if then is not None else compared
     anchored = None
     if gate is not None and gate.anchor is not None:
         fixed = baseline_nights(store, past, gate.anchor, planned.suite.nights)
-        anchored = against(gate.anchor, fixed, tonight)
+        anchored = against(gate.anchor, [*map(opened, fixed)], tonight)
     verdict = _verdict(compared, anchored)
     changes = {
         "evaluations": tuple(_with_requests(entry, tonight) for entry in evaluations),
@@ -220,18 +230,15 @@ def _with_requests(entry: NightEvaluation, tonight: Mapping[str, ComparedRun]) -
     return entry.model_copy(update={"requests": counts, "doubts": doubts, "cost": cost})
 
 
-Against = Callable[[str, Sequence[Night], Mapping[str, ComparedRun]], ComparedRuns | None]
+Runs = Mapping[str, ComparedRun]
+Against = Callable[[str, Sequence[Runs], Runs], ComparedRuns | None]
 
 
-def _against(
-    planned: PlannedNight, opened: Callable[[Night], Mapping[str, ComparedRun]], muted: Mapping[str, str]
-) -> Against:
+def _against(planned: PlannedNight, muted: Mapping[str, str]) -> Against:
     """What compares a night with the nights of a baseline; None where there is nothing to compare."""
 
-    def against(
-        name: str, nights: Sequence[Night], tonight: Mapping[str, ComparedRun]
-    ) -> ComparedRuns | None:
-        base = [runs for runs in map(opened, nights) if runs]
+    def against(name: str, nights: Sequence[Runs], tonight: Runs) -> ComparedRuns | None:
+        base = [runs for runs in nights if runs]
         if not base or not tonight:
             return None
         compared = compare_opened(

@@ -14,6 +14,7 @@ from flows.compare.runs import (
     told_pairs,
 )
 from flows.suite.judging import JudgedNight
+from flows.suite.rescoring import code_sentence
 from tasks.comparison.compare import ComparedRuns, Gate
 from tasks.comparison.trends import PairCourse
 from tasks.history.nights import NightEvaluation
@@ -23,6 +24,7 @@ from tasks.models.records import asked_and_reused
 ROWS = 100
 """Rows of a table in the UI, at most: the whole is in suite.json."""
 FLIPS = 10
+IDENTITY = "model identity"
 CHANGES = 4
 """Changes of a served model that a sentence names, at most."""
 NOTABLE = 0.05
@@ -63,10 +65,13 @@ def headline(judged: JudgedNight) -> str:
     if judged.losses:
         lost = ", ".join(map(name_of, judged.losses))
         sentences.append(f"lost more than the margin against the anchor {judged.anchored_to}: {lost}")
+    if judged.compared is not None and (moved := code_sentence(judged.compared)):
+        sentences.append(moved)
     if judged.night.again:
         sentences.append(f"asked anew before it was told: {', '.join(e.name for e in judged.night.again)}")
     changed = [] if judged.compared is None else judged.compared.changes
-    if identities := [change_line(change) for change in changed if change.kind == "model identity"]:
+    lines = [change_line(change) for change in changed if change.kind == IDENTITY]
+    if identities := [line.removeprefix(f"{IDENTITY} changed: ") for line in lines]:
         rest = f" and {len(identities) - CHANGES} more" if len(identities) > CHANGES else ""
         sentences.append(f"the identity of a model changed: {'; '.join(identities[:CHANGES])}{rest}")
     return "; ".join(sentences)

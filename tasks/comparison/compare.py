@@ -201,6 +201,7 @@ class ComparedPair:
     flipped: tuple[Flipped, ...] = ()
     identical: bool = False  # every item's answers, score and signature are those of the baseline
     reused: bool = False  # the candidate's model was asked nothing, and the gate does not allow that
+    code: float | None = None  # how far other code moved the baseline's number, on the same answers
     muted: str | None = None  # until when, and why, its verdict counts for nothing
 
     @property

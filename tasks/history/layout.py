@@ -239,6 +239,13 @@ def record_rows(store: Store, run_id: str, results: RowBatches, items: RowBatche
     _write(store, f"{ITEMS}/{run_id}.parquet", HISTORY_ITEMS, (_with_run_id(rows, run_id) for rows in items))
 
 
+def unrecord(store: Store, run_id: str) -> None:
+    """Takes a run out of the history, as if it had never been in it. Raises StoreError."""
+    for name in (f"{RUNS}/{check_run_id(run_id)}.json", f"{RESULT_ROWS}/{run_id}.parquet"):
+        store.remove(name)
+    store.remove(f"{ITEMS}/{run_id}.parquet")
+
+
 def record_manifest(store: Store, manifest: Mapping[str, Any]) -> None:
     """Makes a run one of the history: its rows are written already. Raises StoreError."""
     run_id = check_run_id(str(manifest["run_id"]))

@@ -94,7 +94,8 @@ def test_a_regression_that_is_confirmed_names_items_and_what_changed_in_the_serv
     assert (ran.code, ran.document["verdict"]) == (1, "regression")
     assert pair_of(ran.document)["reason"].startswith("confirmed: asked anew, the difference is -0.4 (")
     assert "asked anew before it was told: sum × m" in ran.document["headline"]
-    assert "system_fingerprint: fp-1 → fp-2" in ran.document["headline"].replace("['", "").replace("']", "")
+    changed = 'the identity of a model changed: sum × m, m: system_fingerprint: ["fp-1"] → ["fp-2"]'
+    assert changed in ran.document["headline"]
     run = prefect_api("GET", "/flow_runs/" + ran.document["flow_run_url"].rpartition("/")[2])
     (told,) = json.loads(run["labels"]["nightjar.pairs"])
     assert (told["verdict"], len(told["flipped"])) == ("regression", 10)
