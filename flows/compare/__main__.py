@@ -10,15 +10,21 @@ from typing import Annotated
 
 import typer
 
-from flows.command_line import FAILED, UNDECIDED, command_line, examples, new_app, print_json
-from flows.compare.runs import PAGE, compare_opened, comparison_document, load_gate, write_comparison
+from flows.command_line import command_line, examples, new_app, print_json
+from flows.compare.runs import (
+    PAGE,
+    compare_opened,
+    comparison_document,
+    exit_code,
+    load_gate,
+    write_comparison,
+)
 from metrics.errors import ConfigError
 from tasks.comparison.compare import ComparedRuns
 from tasks.comparison.runs import open_run
 from tasks.store.home import default_store
 from tasks.store.storage import Store
 
-EXIT_CODES = {None: 0, "pass": 0, "regression": FAILED, "inconclusive": UNDECIDED, "worse": 0}
 app = new_app()
 
 
@@ -67,8 +73,7 @@ def compare_command(
         print_json(document)
     else:
         _show(compared, flips)
-    fails = compared.verdict == "worse" and terms is not None and terms.fail_on == "worse"
-    raise typer.Exit(1 if fails else EXIT_CODES[compared.verdict])
+    raise typer.Exit(exit_code(compared.verdict, terms))
 
 
 def _show(compared: ComparedRuns, flips: int) -> None:

@@ -9,13 +9,12 @@ from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
 
 from flows.compare.runs import STATE_NAMES, change_line, compare_opened, group_of, told_pairs
-from flows.eval.start import slug
 from metrics.errors import printable, printable_values
 from tasks.comparison.compare import ComparedPair, Gate
 from tasks.comparison.runs import open_run
 from tasks.reporting.numbers import rounded
 from tasks.server import label_verdict
-from tasks.store.home import default_store
+from tasks.store.home import default_store, slug
 from tasks.store.storage import Store
 
 

@@ -15,11 +15,12 @@ from pydantic import ValidationError
 from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.text import Text
 
+from flows.command_line import FAILED, UNDECIDED
 from flows.config.errors import read_yaml, validated
 from metrics.aggregation import Aggregation
 from metrics.errors import ConfigError, DataError, NightjarError
 from metrics.statistics.comparison import Comparison
-from metrics.statistics.gate import ORDER
+from metrics.statistics.gate import ORDER, Verdict
 from tasks.comparison.compare import (
     ASKED_OTHERWISE,
     ComparedPair,
@@ -58,6 +59,8 @@ def compare_opened(
     ``muted`` names pairs that decide nothing, with until when and why.
     Raises ConfigError for runs or a gate that do not fit together.
     """
+    if gate is not None and across is None:
+        check_baseline(base)
     if gate is not None and (overall := gate.overall):
         parts: dict[GroupKey, set[GroupKey]] = {}
         for key in candidate.groups:
@@ -84,6 +87,25 @@ def compare_opened(
         muted=muted,
     )
     return compare_runs(base, candidate, matches, rules)
+
+
+def check_baseline(base: ComparedRun) -> None:
+    """Raises ConfigError for a run that no gate is held against: one that stopped before it had asked
+    all."""
+    if base.stopped is not None:
+        raise ConfigError(f"baseline '{base.name}': {base.stopped.sentence}; name a run that asked all items")
+
+
+EXIT_CODES: Mapping[Verdict | None, int] = {
+    None: 0, "pass": 0, "regression": FAILED, "inconclusive": UNDECIDED, "worse": 0,
+}  # fmt: skip
+
+
+def exit_code(verdict: Verdict | None, gate: Gate | None) -> int:
+    """The exit code of a command that a gate judged."""
+    if verdict == "worse" and gate is not None and gate.fail_on == "worse":
+        return FAILED
+    return EXIT_CODES[verdict]
 
 
 def configured_aggregations(manifest: Mapping[str, Any]) -> dict[PairName, Aggregation]:

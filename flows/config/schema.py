@@ -18,6 +18,7 @@ from scorers.config import ITEM_SECONDS, DefaultScorerConfig, FilterConfig, Scor
 from scorers.letters import ACC_LETTER
 from scorers.metric_lists import DEFAULT_METRICS
 from tasks.benchmarks.config import BenchmarkFields, PlacedError
+from tasks.comparison.compare import Gate
 from tasks.datasets.selection import Selection
 from tasks.models.config import Answers, ErrorBudget, ModelConfig, Prices, RunLimits, SampleParams
 from tasks.models.providers.provider import provider_of
@@ -270,6 +271,18 @@ class Phase(StrEnum):
     SCORE = "score"
 
 
+class Against(BaseModel):
+    """What a run is held against, and by which gate: one that stops is looked at while the run asks."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    gate: Gate = Field(description="The gate")
+    baseline: tuple[tuple[str, ...], ...] = Field(
+        min_length=1, description="Runs of each night of the baseline, oldest first: folders or ids"
+    )
+    seed: int = Field(default=0, ge=0, description="Of the random order that items are asked in")
+
+
 class RunOptions(BaseModel):
     """Options of a run, as on the command line."""
 
@@ -301,6 +314,7 @@ class RunOptions(BaseModel):
         ge=1,
         description="Processes that compute; 1: the run's own alone; null: one a core for large runs",
     )
+    against: Against | None = Field(default=None, description="The baseline and the gate of the run")
     command: str | None = Field(default=None, description="How it was started, for who wants to run it again")
     refresh: tuple[str, ...] = Field(
         default=(),

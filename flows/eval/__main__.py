@@ -49,6 +49,7 @@ app = new_app()
         "python -m flows.eval my_benchmark.yaml --model-path runs/sft/step-1000",
         "python -m flows.eval my_benchmark.yaml --samples random:200@1",
         "python -m flows.eval my_benchmark.yaml --set sample_params.temperature=0",
+        "python -m flows.eval my_benchmark.yaml --against RUN --gate gate.yaml",
     )
 )
 def evaluate_command(
@@ -109,6 +110,12 @@ def evaluate_command(
         int | None,
         typer.Option(min=1, help="Processes that compute, 1: the run's own; default: one a core if large"),
     ] = None,
+    against: Annotated[
+        str | None, typer.Option(help="Run that the outcome is held against, by --gate: folder or run id")
+    ] = None,
+    gate: Annotated[
+        Path | None, typer.Option(help="Gate file: exit 1 for a regression, 3 if it can't tell")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout")] = False,
     tasks: Annotated[
         str | None, typer.Option(help="Benchmarks of lm-evaluation-harness: NAME,… or patterns")
@@ -140,6 +147,8 @@ def evaluate_command(
     clear_status()
     for warning in chosen.warnings:
         print(f"warning: {warning}", file=sys.stderr)
+    if against is not None or gate is not None:
+        options = _held_against(chosen, options, against, gate)
     if dry_run or show_prompts is not None:
         from flows.eval.session import forecast_document
 
@@ -154,7 +163,8 @@ def evaluate_command(
     from flows.eval.ahead import read_beside
 
     own_options = list(_own_options(chosen, options, phase))
-    reading = read_beside(*own_options[0], inputs.overrides)
+    may_stop = options.against is not None and options.against.gate.stop is not None
+    reading = None if may_stop else read_beside(*own_options[0], inputs.overrides)  # reads in their order
     if not may_fork():
         prepare(workers or 1)
     from flows.eval.session import SessionOptions
@@ -163,10 +173,25 @@ def evaluate_command(
     raise typer.Exit(_run_all(chosen, own_options, session, options.output, reading))
 
 
+def _held_against(
+    chosen: "ChosenConfigs", options: RunOptions, run: str | None, gate: Path | None
+) -> RunOptions:
+    """The options of an evaluation that is held against a run; raises ConfigError for several ones."""
+    from flows.eval.against import against_run
+
+    if len(chosen.configs) != 1:
+        names = ", ".join(config.name for config in chosen.configs)
+        raise ConfigError(f"--against {run}: it is one evaluation's, and these are several: {names}")
+    found = against_run(run, gate, chosen.configs[0], options.store)
+    return options.model_copy(update={"against": found})
+
+
 def _chosen_items(samples: str | None, shuffle: bool, limit: int | None) -> dict[str, Any]:
     """The options that choose items; raises ConfigError for ``--samples`` that can't be read."""
     try:
-        return Selection(samples=samples, shuffle=shuffle, limit=limit).model_dump()
+        return Selection(samples=samples, shuffle=shuffle, limit=limit).model_dump(
+            exclude={"order", "blocks"}
+        )
     except ValidationError as error:
         raise ConfigError(f"--samples {error.errors()[0]['msg'].removeprefix('Value error, ')}") from error
 
@@ -190,6 +215,11 @@ def _run_all(
     documents, codes = [], []
     for config, own in zip(chosen.configs, checked, strict=True):
         code, document = run_evaluation(config, own, session)
+        if own.against is not None and document["results"]:
+            from flows.eval.against import held_against
+
+            judged, told = held_against(own, session.quiet)
+            code, document = code or judged, document | told
         documents.append(document)
         codes.append(code)
     written = write_harness_files(chosen, documents, output)

@@ -26,10 +26,12 @@ from flows.eval.run import Future, Run, finished, reason_of
 from flows.eval.start import git_revision
 from flows.graph.stages import GridResponses, MethodVerdicts, PairResults, PairStatistics
 from flows.plan.build import scored_by
-from flows.plan.steps import Cell
+from flows.plan.steps import Cell, StopPlan
 from metrics.errors import DataError
 from metrics.metric import installed_version
 from tasks.benchmarks.open import open_benchmark
+from tasks.comparison.stopping import stopped_sentence
+from tasks.decide import answers_as
 from tasks.infer import InferSetup, check_errors
 from tasks.models.config import ErrorBudget
 from tasks.models.identity import model_identity
@@ -71,6 +73,8 @@ class TaskRuns:
     numbers: Mapping[str, PairResults] = field(default_factory=dict)
     verdict_numbers: Mapping[str, PairResults] = field(default_factory=dict)
     ratings: Sequence[Future] = ()
+    items: Future | None = None
+    decision: Mapping[int, Future] = field(default_factory=dict)
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> "TaskRuns":
@@ -81,7 +85,7 @@ class TaskRuns:
 def publish_run(run: Run, task_runs: TaskRuns) -> RunOutcome:
     """Publishes whatever worked, and says what did not."""
     over_budget = _over_budget(run)
-    info = run_info(run, task_runs.grid)
+    info = run_info(run, task_runs.grid, stopped_at(run, task_runs))
     every = [*task_runs.numbers.values(), *task_runs.verdict_numbers.values()]
     publication = Publication(
         run=info,
@@ -100,7 +104,7 @@ def publish_run(run: Run, task_runs: TaskRuns) -> RunOutcome:
     )
     made = publish.with_options(assets=run_assets(info.run_id, info.benchmark, publication.output))
     published: Published = made.submit(publication, workspace=run.workspace).result()
-    outcome = _outcome(run, published, over_budget)
+    outcome = _outcome(run, published, over_budget, info.stopped)
     unsent = [
         f"not published to {name}: {entry['error']}"
         for name, entry in _send(run, Path(publication.output)).items()
@@ -223,7 +227,9 @@ def _over_budget(run: Run) -> dict[str, str]:
     return found
 
 
-def _outcome(run: Run, published: Published, over_budget: Mapping[str, str]) -> RunOutcome:
+def _outcome(
+    run: Run, published: Published, over_budget: Mapping[str, str], stopped: Mapping[str, Any] | None
+) -> RunOutcome:
     rows = published.results.select(["metric", "filter", "status", "error"]).to_pylist()
     failed = {f"{row['metric']},{row['filter']}": row["error"] for row in rows if row["status"] == "failed"}
     if run.options.phase is Phase.INFER:
@@ -238,13 +244,29 @@ def _outcome(run: Run, published: Published, over_budget: Mapping[str, str]) -> 
         sentences.append(
             f"run it again, or retry this run, to compute only what is missing; {published.report}"
         )
+    if stopped is not None:
+        sentences.append(stopped_sentence(stopped))
     return RunOutcome(ok=not failed and not over_budget and not published.fatal, summary="; ".join(sentences))
 
 
-def run_info(run: Run, grid: GridResponses) -> RunInfo:
+def stopped_at(run: Run, task_runs: TaskRuns) -> dict[str, Any] | None:
+    """After how many items of how many the run stopped asking, and why; None if it did not."""
+    looks = task_runs.decision
+    if not run.is_decided(looks):
+        return None
+    items = run.rows(task_runs.items) if task_runs.items is not None else None
+    return {"asked_items": max(looks), "of_items": items, "why": DECIDED}
+
+
+DECIDED = "decided"
+"""Why a run stopped: every pair of its gate passed or is a regression."""
+
+
+def run_info(run: Run, grid: GridResponses, stopped: Mapping[str, Any] | None = None) -> RunInfo:
     """What the exports say about the run."""
     config, plan = run.plan.config, run.plan
     items = max((cell.stop for cell in grid.cells), default=0)
+    to_ask = items if stopped is None else int(stopped["of_items"])
     total = _total([*_inference(run, "model").values(), *_inference(run, "judge").values()])
     asked_again = sum(report.asked for report in run.canaries.values())
     return RunInfo(
@@ -253,8 +275,9 @@ def run_info(run: Run, grid: GridResponses) -> RunInfo:
         models=tuple(plan.models),
         prompts=tuple(plan.prompts),
         date=run.started,
-        n_items=items if run.options.limit is None else _dataset_size(run),
+        n_items=to_ask if run.options.limit is None else _dataset_size(run),
         n_used=items,
+        stopped=stopped,
         config=config.model_dump(mode="json"),
         num_fewshot=config.fewshot.count() if config.fewshot is not None else 0,
         output_type=config.output_type,
@@ -283,6 +306,7 @@ def run_manifest(
     inference, judging = _inference(run, "model"), _inference(run, "judge")
     judges = _judges(run)
     total = _total([*inference.values(), *judging.values()])
+    artifacts = run.artifacts()
     return {
         **run.about(str(flow_run.id)),
         "wall_seconds": round(run.wall_seconds, 3),
@@ -315,16 +339,38 @@ def run_manifest(
         "dataset_digest": plan.load.identity["dataset"],
         "seeds": _seeds(run),
         "task_runs": run.task_runs(),
-        "artifacts": run.artifacts(),
+        "artifacts": artifacts,
         "store": run.options.store,
         "output": run.options.output,
         "limit": run.options.limit,
         "samples": run.options.samples,
         "shuffle": run.options.shuffle,
+        **({"stopping": _stopping(plan.stopping)} if plan.stopping is not None else {}),
+        **({"stopped": dict(info.stopped)} if info.stopped is not None else {}),
+        **_same_answers(run, artifacts, info),
         "command": shlex.split(run.options.command) if run.options.command else None,
         "versions": dict(info.versions),
         "git_revision": info.git_revision,
     }
+
+
+def _stopping(plan: StopPlan) -> dict[str, Any]:
+    """How a run asked that could stop: from this a comparison knows what was to be asked, and in which
+    order."""
+    setup = plan.decide.setup
+    baseline = [list(night) for night in setup.baseline]
+    return {"seed": setup.seed, "blocks": plan.blocks, "least": plan.least, "baseline": baseline}
+
+
+def _same_answers(
+    run: Run, artifacts: Mapping[str, Sequence[Mapping[str, Any]]], info: RunInfo
+) -> dict[str, list[str]]:
+    """Of a run that asked all in blocks: the digests of the baseline's answers, if its own are the same."""
+    plan = run.plan.stopping
+    if plan is None or info.stopped is not None:
+        return {}
+    same = answers_as(plan.decide.setup, artifacts.get("filter", ()), run.workspace.open())
+    return {} if same is None else {"answers_as": same}
 
 
 def _recordings(run: Run, grid: GridResponses) -> list[dict[str, Any]]:

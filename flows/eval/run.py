@@ -132,6 +132,8 @@ class Run(Graph):
         config = self.plan.config
         if not config.canaries or config.answers == "fresh" or self.options.phase is Phase.SCORE:
             return
+        if self.canaries:  # of an earlier block
+            return
         models = dict(self.plan.models)
         for name, step in self.plan.models.items():
             places = dict.fromkeys(cell.place for cell in cells if cell.model == name)

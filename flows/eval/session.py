@@ -40,6 +40,7 @@ from flows.graph.preview import preview
 from flows.graph.stages import known_stages
 from flows.plan.build import make_plan
 from flows.plan.steps import Plan
+from flows.plan.stopping import all_asked, expected_asked
 from flows.power import Asked, pair_powers, said_to_decide
 from flows.server import link, send, serving
 from metrics.errors import ConfigError, NightjarError, nearest
@@ -179,6 +180,7 @@ def check_run(
     failures = [*found.failures, *_failures_without_reference(checks, unanswerable)]
     clear_status()
     doubts = [unanswerable.sentence] if unanswerable is not None else []
+    doubts += all_asked(plan, options)
     for warning in [*doubts, *found.warnings, *(failures if session.force else ())]:
         print(f"warning: {warning}", file=sys.stderr)
     if failures and not session.force:
@@ -243,7 +245,12 @@ def forecast_document(
         "power": _power(plan.config, complete, found.items),
         "refused": [*refused, *tried.refused],
         "failures": [*tried.failures, *_failures_without_reference(checks, unanswerable)],
-        "warnings": [*([unanswerable.sentence] if unanswerable is not None else []), *tried.warnings],
+        "stopping": expected_asked(plan, complete, found.items, found.to_send),
+        "warnings": [
+            *([unanswerable.sentence] if unanswerable is not None else []),
+            *all_asked(plan, complete),
+            *tried.warnings,
+        ],
     }
 
 
@@ -433,6 +440,8 @@ def _print_forecast(out: "Console", entry: dict[str, Any]) -> None:
     for power in entry["power"]:
         said = said_to_decide(power["items"], power["samples"], power["decides"])
         out.print(f"  {power['pair']}, {power['model']}: {said} ({power['source']})", markup=False)
+    if (stopping := entry["stopping"]) is not None:
+        out.print(f"  {stopping['said']}", markup=False)
     for kind, style in (("warnings", "yellow"), ("failures", "bold red"), ("refused", "bold red")):
         for sentence in entry[kind]:
             said = {"warnings": "warning", "failures": "would fail", "refused": "would be refused"}[kind]

@@ -5,7 +5,6 @@ The flow and the command line decide by the same functions, so that both find th
 
 import asyncio
 import json
-import re
 import subprocess
 import time
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
 
-from prefect import get_client
+from prefect import get_client, get_run_logger
 from prefect.context import FlowRunContext, TagsContext
 from prefect.exceptions import TerminationSignal
 from prefect.runtime import flow_run
@@ -26,6 +25,7 @@ from flows.config.schema import EvalConfig, Phase, RunOptions
 from flows.eval.run import Run
 from flows.plan.build import make_plan
 from flows.plan.steps import Plan
+from flows.plan.stopping import all_asked
 from metrics.errors import ConfigError
 from tasks.caching import Workspace
 from tasks.models.config import ModelConfig, leaves_thought_open
@@ -35,7 +35,7 @@ from tasks.models.providers.replay import ReplayConfig
 from tasks.server import secret
 from tasks.serving.config import local_path, weights_digest
 from tasks.store.errors import FileDamaged, FileMissing
-from tasks.store.home import default_store, home, results_folder
+from tasks.store.home import default_store, home, results_folder, slug
 from tasks.store.keys import digest
 from tasks.store.outputs import RESPONSES
 
@@ -54,6 +54,8 @@ async def start_run(config: EvalConfig, options: RunOptions) -> Run:
     decided = await asyncio.to_thread(settled_models, config_for_phase(config, complete))
     kept_outputs(decided, Path(str(complete.output)))
     plan = make_plan(decided, complete, began)
+    for sentence in all_asked(plan, complete):
+        get_run_logger().warning(sentence)
     await _tag(plan, sorted(TagsContext.get().current_tags | set(context.flow_run.tags)))
     # Of an attempt in another process only the calendar tells, which may have been set back since.
     earlier = max(0.0, time.time() - began) if context.flow_run.run_count > 1 else 0.0
@@ -204,15 +206,6 @@ def run_id_of(name: str, unique: str) -> str:
     'nightly-0199c0de000070008000000000000001'
     """
     return f"{slug(name)}-{unique.replace('-', '')}"
-
-
-def slug(name: str) -> str:
-    """A name that can be a file's: letters, digits, dots and dashes.
-
-    >>> slug("GSM8K (5-shot)")
-    'GSM8K-5-shot'
-    """
-    return re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-.") or "run"
 
 
 @lru_cache(maxsize=8)

@@ -354,6 +354,11 @@ class Forecast:
     users: Mapping[str, RequestCount] = field(default_factory=dict)
     turns: Sequence[TurnCount] = ()
 
+    @property
+    def to_send(self) -> int | None:
+        """The most requests to the models that are evaluated; None where it takes responses to know."""
+        return sum(self.models.values(), NOTHING).most
+
     def as_dict(self) -> dict[str, Any]:
         """As ``--dry-run --json`` prints it; the sums are of what is known."""
         counts = [*self.models.values(), *self.judges.values(), *self.users.values()]

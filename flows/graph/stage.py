@@ -7,6 +7,7 @@ up in the store. A task that its stage does not declare is refused by both.
 """
 
 import inspect
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ Node = Any
 class Stage:
     """One stage: what it gives, what it waits for, and its tasks by how their outcome can be known.
 
+    ``merge`` puts together what it gave for earlier blocks of the items and for the next.
     ``makes`` rows that follow from what is there, such as requests: a forecast makes them in memory.
     ``goes_on``: as these, and also where answers are missing, with the conversations that are known.
     ``asks`` a model; what is asked is counted. ``computes``: whatever else; without a record, only a run can
@@ -39,6 +41,7 @@ class Stage:
     gives: str
     waits_for: tuple[str, ...]
     submit: Callable[..., Any]
+    merge: Callable[[Any, Any], Any] = operator.or_
     makes: tuple[Task[..., Any], ...] = ()
     goes_on: tuple[Task[..., Any], ...] = ()
     asks: tuple[Task[..., Any], ...] = ()
@@ -60,6 +63,7 @@ def stage(
     goes_on: Sequence[Task[..., Any]] = (),
     asks: Sequence[Task[..., Any]] = (),
     computes: Sequence[Task[..., Any]] = (),
+    merge: Callable[[Any, Any], Any] = operator.or_,
 ) -> Callable[[Callable[..., Any]], Stage]:
     """Declares the function below it as a stage; see ``Stage``."""
 
@@ -69,6 +73,7 @@ def stage(
             gives=submit.__name__,
             waits_for=tuple(waits_for),
             submit=submit,
+            merge=merge,
             makes=tuple(makes),
             goes_on=tuple(goes_on),
             asks=tuple(asks),
@@ -133,6 +138,14 @@ class Graph(ABC):
         """Asks a model (a judge, a reward model) what a scorer wants to know of it."""
         return self.submit(infer, model.infer.at(purpose), requests)
 
+    def is_decided(self, looks: Mapping[int, Node]) -> bool:
+        """Whether the last look of a gate, if there was one, says that nothing more has to be asked."""
+        if not looks:
+            return False
+        batches = self.batches(looks[max(looks)], ["verdict"])
+        verdicts = [verdict for batch in batches for verdict in batch.column("verdict").to_pylist()]
+        return bool(verdicts) and None not in verdicts
+
     def scorers_have_asked(self) -> None:  # noqa: B027 - most graphs have nothing to end
         """Called when nothing more is asked for scorers."""
 
@@ -144,7 +157,11 @@ class Graph(ABC):
 
 
 class Walk:
-    """The stages of a graph one after the other, as far as is asked for."""
+    """The stages of a graph one after the other, as far as is asked for.
+
+    Where a run may stop, those between ``cells`` and ``decision`` are gone through block by block until a
+    look of the gate decides; what they gave for all blocks is then what they gave.
+    """
 
     def __init__(self, graph: Graph, stages: Sequence[Stage]) -> None:
         self.graph = graph
@@ -164,10 +181,45 @@ class Walk:
         return dict(self._given)
 
     def _next(self) -> None:
+        if CELLS in self._given and self.graph.plan.stopping is not None and self._has(DECISION):
+            self._block_by_block()
+            return
         entry = self._left.pop(0)
+        self._given[entry.gives] = self._submitted(entry, self._given)
+
+    def _has(self, name: str) -> bool:
+        return any(entry.gives == name for entry in self._left)
+
+    def _block_by_block(self) -> None:
+        stages = []
+        while self._has(DECISION):
+            stages.append(self._left.pop(0))
+        for block in _blocks(self._given[CELLS]):
+            own = {**self._given, CELLS: block}
+            for entry in stages:
+                # The gate looks at all that was asked so far, every other stage at the block alone.
+                sources = self._given if entry.gives == DECISION else own
+                own[entry.gives] = given = self._submitted(entry, sources)
+                before = self._given.get(entry.gives)
+                self._given[entry.gives] = given if before is None else entry.merge(before, given)
+            if self.graph.is_decided(self._given[DECISION]):
+                return
+
+    def _submitted(self, entry: Stage, given: Mapping[str, Any]) -> Any:
         self.graph.at = entry
         try:
-            given = {name: self._given[name] for name in entry.waits_for}
-            self._given[entry.gives] = entry.submit(self.graph, **given)
+            return entry.submit(self.graph, **{name: given[name] for name in entry.waits_for})
         finally:
             self.graph.at = None
+
+
+CELLS, DECISION = "cells", "decision"
+"""What is cut into blocks, and what ends one."""
+
+
+def _blocks(cells: Iterable[Cell]) -> list[list[Cell]]:
+    """The cells of each block of items, in order."""
+    blocks: dict[int, list[Cell]] = {}
+    for cell in cells:
+        blocks.setdefault(cell.start, []).append(cell)
+    return [blocks[start] for start in sorted(blocks)]

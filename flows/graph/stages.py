@@ -16,6 +16,7 @@ from scorers.base import ALL_FILTERS
 from tasks.aggregate import aggregate
 from tasks.arena import ask_matchup, play, rate_models, score_games
 from tasks.ask import ask, ask_calibration, score_calibration, score_replies
+from tasks.decide import decide
 from tasks.execute import execute, execute_asked, process_asked, score_asked, score_executed
 from tasks.filter import filter_responses
 from tasks.infer import infer
@@ -41,6 +42,20 @@ class GridResponses:
     def at(self, cell: Cell) -> tuple[Node, Node]:
         """The requests and the responses of a cell."""
         return self.requests[cell.place], self.responses[cell]
+
+    def __or__(self, other: "GridResponses") -> "GridResponses":
+        """Together with another block's."""
+        cells = in_grid_order([*self.cells, *other.cells])
+        requests = {**self.requests, **other.requests}
+        return GridResponses(cells, requests, {**self.responses, **other.responses})
+
+
+def in_grid_order(cells: Sequence[Cell]) -> list[Cell]:
+    """Cells of several blocks as one grid has them: the partitions of a model and prompt beside each
+    other."""
+    places = {(cell.model, cell.prompt): None for cell in cells}
+    order = {place: number for number, place in enumerate(places)}
+    return sorted(cells, key=lambda cell: (order[cell.model, cell.prompt], cell.start))
 
 
 @dataclass
@@ -79,6 +94,10 @@ class ScorerExchanges:
         """The judged calibration that a pair's numbers rest on."""
         return self.calibration if pair.calibration is not None else None
 
+    def __or__(self, other: "ScorerExchanges") -> "ScorerExchanges":
+        """Together with another block's."""
+        return ScorerExchanges({**self.by_requests, **other.by_requests}, other.calibration)
+
 
 @dataclass(frozen=True)
 class ScoreInputs:
@@ -104,6 +123,18 @@ class PairStatistics:
     pair: PairPlan
     statistics: Mapping[Cell, Node]
     calibration: Node | None = None
+
+
+def _of_both_blocks(
+    before: Sequence[PairStatistics], after: Sequence[PairStatistics]
+) -> list[PairStatistics]:
+    """The pairs' statistics of earlier blocks and of the next."""
+    merged = []
+    for one, other in zip(before, after, strict=True):
+        nodes = {**one.statistics, **other.statistics}
+        own = {cell: nodes[cell] for cell in in_grid_order(list(nodes))}
+        merged.append(PairStatistics(one.pair, own, other.calibration))
+    return merged
 
 
 @dataclass(frozen=True)
@@ -397,7 +428,8 @@ def _asks_anything(graph: Graph, requests: Sequence[Node]) -> bool:
     computes=[
         score, score_across, score_executed, score_asked, score_games, score_replies, score_processed,
         process_results, process_asked,
-    ]
+    ],
+    merge=_of_both_blocks,
 )  # fmt: skip
 def statistics(
     graph: Graph,
@@ -465,6 +497,32 @@ def _score(
         exchange = inputs.exchanges.by_requests[cell, pair.source, pair.asks]
         return graph.submit(score_replies, step, *sources, exchange.requests, exchange.replies, pair=pair)
     return graph.submit(score, step, *sources, pair=pair)
+
+
+@stage(computes=[decide])
+def decision(
+    graph: Graph, items: Node, grid: GridResponses, statistics: Sequence[PairStatistics]
+) -> dict[int, Node]:
+    """Looks of a gate that stops at all pairs that it decides, by the number of items asked.
+
+    One follows on each block of a run that may stop, once enough items are asked and while some are left.
+    """
+    stopping = graph.plan.stopping
+    asked = max((cell.stop for cell in grid.cells), default=0)
+    if stopping is None or asked < stopping.least or asked == graph.rows(items):
+        return {}
+    gated = [entry for entry in statistics if entry.pair.name in stopping.pairs]
+    step = stopping.decide.model_copy(update={"name": f"{stopping.decide.name} after {asked:,} items"})
+    return {
+        asked: graph.submit(
+            decide,
+            step,
+            [graph.plan.origin(cell) for cell in grid.cells],
+            [[entry.statistics[cell] for cell in grid.cells] for entry in gated],
+            [grid.requests[cell.place] for cell in grid.cells],
+            [grid.responses[cell] for cell in grid.cells],
+        )
+    }
 
 
 @stage(computes=[judge_responses])
@@ -631,6 +689,7 @@ GRAPH: Final[tuple[Stage, ...]] = (
     exchanges,
     games,
     statistics,
+    decision,
     verdicts,
     numbers,
     ratings,

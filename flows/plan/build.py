@@ -23,7 +23,8 @@ from flows.plan.pairs import (
     read_calibrations,
     running_score,
 )
-from flows.plan.steps import AskedModel, Plan, TurnPlan
+from flows.plan.steps import AskedModel, Plan, StopPlan, TurnPlan
+from flows.plan.stopping import stop_plan
 from metrics.errors import ConfigError, NightjarError, nearest
 from scorers.config import GradingModel, ScoringConfig, grading_models
 from scorers.factory import build_scorer
@@ -76,9 +77,10 @@ def make_plan(config: EvalConfig, options: RunOptions, began: float = 0.0) -> Pl
     )
     running = running_score(config, filters, resolve)
     attempt = Attempt(began)
+    stopping = stop_plan(config, filters, options)
     return Plan(
         config=config,
-        load=_load(fields, benchmark, options.selection()),
+        load=_load(fields, benchmark, _selection(options, stopping)),
         prompts={name: _render(fields, benchmark, name) for name in benchmark.prompt_names()},
         models={
             model.name: _watched(_infer(config, model, options, attempt), running) for model in config.models
@@ -88,6 +90,7 @@ def make_plan(config: EvalConfig, options: RunOptions, began: float = 0.0) -> Pl
         metrics=tuple(metric_plan(config, entry, resolve) for entry in config.metrics),
         asked=tuple(_asked(config, entry, options, attempt) for entry in grading_models(config.scorer)),
         turns=tuple(_turns(config, options, attempt)),
+        stopping=stopping,
     )
 
 
@@ -133,6 +136,12 @@ def scoring_config(config: EvalConfig) -> ScoringConfig:
         players=tuple(model.name for model in config.models),
         item_timeout=config.item_timeout,
     )
+
+
+def _selection(options: RunOptions, stopping: StopPlan | None) -> Selection:
+    """The items that a run takes, in random blocks where it may stop."""
+    own = {} if stopping is None else {"order": stopping.decide.setup.seed, "blocks": stopping.blocks}
+    return options.selection().model_copy(update=own)
 
 
 def _load(fields: BenchmarkFields, benchmark: Benchmark, selection: Selection) -> Step[LoadSetup]:

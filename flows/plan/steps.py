@@ -9,6 +9,8 @@ from scorers.base import ALL_FILTERS
 from tasks.aggregate import AggregateSetup
 from tasks.arena import RateSetup
 from tasks.ask import AskSetup
+from tasks.datasets.selection import cut
+from tasks.decide import DecideSetup
 from tasks.execute import ExecuteSetup
 from tasks.filter import FilterSetup
 from tasks.infer import InferSetup
@@ -208,6 +210,17 @@ class MetricPlan:
 
 
 @dataclass(frozen=True)
+class StopPlan:
+    """How a run asks that may stop: so many blocks of items, each with a look of its gate at ``pairs``, by
+    name, once ``least`` items are asked."""
+
+    blocks: int
+    least: int
+    decide: Step[DecideSetup]
+    pairs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Plan:
     """All steps of a run."""
 
@@ -220,6 +233,7 @@ class Plan:
     metrics: tuple[MetricPlan, ...] = ()
     asked: tuple[AskedModel, ...] = ()
     turns: tuple[TurnPlan, ...] = ()
+    stopping: StopPlan | None = None
 
     @property
     def user(self) -> Step[InferSetup] | None:
@@ -289,11 +303,13 @@ class Plan:
 
     def partitions(self, items: int) -> int:
         """How many partitions ``items`` are cut into: one up to 2,000, then as many as keep a partition in
-        memory's bounds, 64 at most.
+        memory's bounds, 64 at most; the blocks of a run that may stop.
 
         A function of the number of items alone: the cuts are in the keys of cached steps, which another
         model, pair or machine must not move. Powers of two, so that a few more items seldom do.
         """
+        if self.stopping is not None:
+            return len(cut(items, self.stopping.blocks)) - 1
         if items <= UNCUT_ITEMS:
             return 1
         count = 2

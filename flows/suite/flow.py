@@ -31,6 +31,7 @@ from flows.suite.plan import (
     SuiteOptions,
     check_margins,
     load_suite,
+    may_stop,
     plan_night,
 )
 from flows.suite.rescoring import Rescoring, as_night, forget, to_rescore
@@ -87,6 +88,7 @@ async def run_suite(suite: str, options: SuiteOptions = DEFAULTS) -> State[Any]:
     await let_earlier_nights_go_first(_own_run())
     label_verdict(str(flow_run.id), None, ())  # a retry has no verdict yet
     begun = begin(night, _due())
+    night = may_stop(night, begun.past, begun.baseline)
     _tell_missed(night, begun.past)
     for sentence in check_margins(night):
         get_run_logger().warning(sentence)

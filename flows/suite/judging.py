@@ -221,13 +221,14 @@ def _with_requests(entry: NightEvaluation, tonight: Mapping[str, ComparedRun]) -
     models = (tonight[entry.name].manifest.get("models") or {}) if entry.name in tonight else {}
     if not models:
         return entry
+    stopped = tonight[entry.name].manifest.get("stopped")
     names = ("sent", "cached", "same_night")
     counts = {name: sum(tally.get(name) or 0 for tally in models.values()) for name in names}
     paid = tonight[entry.name].manifest.get("cost")
     cost = {str(tonight[entry.name].manifest.get("currency") or ""): float(paid)} if paid else {}
     canaries = tonight[entry.name].manifest.get("canaries") or {}
     doubts = tuple(f"{name}: {found['said']}" for name, found in canaries.items() if found.get("said"))
-    return entry.model_copy(update={"requests": counts, "doubts": doubts, "cost": cost})
+    return entry.model_copy(update={"requests": counts, "doubts": doubts, "cost": cost, "stopped": stopped})
 
 
 Runs = Mapping[str, ComparedRun]

@@ -21,9 +21,10 @@ whose spread at best is known without an answer; of others only whether a test c
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -34,9 +35,11 @@ from flows.config.errors import read_yaml, validated
 from flows.config.files import kept_outputs
 from flows.config.load import load_configs
 from flows.config.models import with_checkpoints
-from flows.config.schema import EvalConfig, RunOptions
-from flows.eval.start import is_new_checkpoint, run_id_of, slug
+from flows.config.schema import Against, EvalConfig, RunOptions
+from flows.eval.start import is_new_checkpoint, run_id_of
+from flows.plan.build import make_plan
 from flows.plan.fields import benchmark_fields
+from flows.plan.stopping import all_is_asked
 from flows.power import Asked, pair_powers, said_to_decide
 from metrics.errors import ConfigError, NightjarError, check_name, nearest
 from metrics.metric import Metric
@@ -45,10 +48,10 @@ from scorers.factory import build_scorer
 from tasks.benchmarks.open import open_benchmark
 from tasks.comparison.compare import Gate, GateTerms
 from tasks.comparison.matching import DEFAULT_REDUCTION
-from tasks.history.nights import LAST_PASSED, baseline_nights, past_nights
+from tasks.history.nights import LAST_PASSED, Night, baseline_nights, past_nights
 from tasks.models.config import Answers, ModelConfig
 from tasks.store.durations import Seconds
-from tasks.store.home import default_store, named_path, results_folder
+from tasks.store.home import default_store, named_path, results_folder, slug
 from tasks.store.storage import Store
 from tasks.usercode.load import check_named, check_trusted, resolver
 
@@ -106,6 +109,7 @@ class SuiteConfig(BaseModel):
         None, description="How long a night may take, such as 6h; then it ends under the name TimedOut"
     )
     watch: WatchConfig | None = Field(None, description="Who is told that nobody watches the nights")
+    seed: int = Field(0, ge=0, description="Of the random order in which a gate with stop has items asked")
     base_dir: str = Field(".", description="Folder that paths are relative to: the suite file's")
 
     @field_validator("name", mode="after")
@@ -224,6 +228,26 @@ def plan_night(suite: SuiteConfig, options: SuiteOptions, unique: str) -> Planne
     return replace(night, evaluations=planned)
 
 
+def may_stop(night: PlannedNight, past: Sequence[Night], baseline: Sequence[Night] | None) -> PlannedNight:
+    """The night with its evaluations held against the baseline while they ask, where the gate has ``stop``.
+
+    Every ``full_every`` nights one asks all items, which the next ones are held against.
+    """
+    gate = night.suite.gate
+    if gate is None or gate.stop is None or not baseline:
+        return night
+    since = sum(1 for _ in takewhile(lambda entry: entry.stopped, reversed(past)))
+    if since >= gate.stop.full_every - 1:
+        return night
+    runs = tuple(tuple(entry.run_id for entry in earlier.evaluations) for earlier in baseline)
+    against = Against(gate=gate, baseline=runs, seed=night.suite.seed)
+    evaluations = tuple(
+        replace(entry, options=entry.options.model_copy(update={"against": against}))
+        for entry in night.evaluations
+    )
+    return replace(night, evaluations=evaluations)
+
+
 def watched_models(suite: SuiteConfig) -> list[str]:
     """Names of the models of which only new checkpoints are evaluated."""
     configs = [
@@ -321,7 +345,8 @@ _ALL = 1 << 40
 
 
 def check_margins(night: PlannedNight) -> list[str]:
-    """A sentence for each gated margin that the items can't decide, with the number of items that would do.
+    """A sentence for each gated margin that the items can't decide, with the number of items that would do;
+    and for each reason why a gate that stops has all items asked.
 
     Raises ConfigError with them instead, where the gate says ``undecidable: refuse``.
     """
@@ -334,7 +359,17 @@ def check_margins(night: PlannedNight) -> list[str]:
         raise ConfigError(
             "\n".join([*sentences[:2], "take more items or wider margins, or undecidable: warn"])
         )
-    return sentences
+    never = (line for entry in night.evaluations for line in _never_stops(entry, gate))
+    return [*sentences, *dict.fromkeys(never)]
+
+
+def _never_stops(planned: PlannedEvaluation, gate: Gate) -> Iterator[str]:
+    """Why an evaluation is asked whole although the gate stops."""
+    if planned.config is None or gate.stop is None:
+        return
+    with suppress(NightjarError):  # what can't be planned fails by itself
+        plan = make_plan(planned.config, planned.options)
+        yield from all_is_asked(planned.config, plan.filters, gate)
 
 
 def _undecidable(planned: PlannedEvaluation, gate: Gate) -> Iterator[str]:

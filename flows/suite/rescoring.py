@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from flows.compare.runs import name_of
 from flows.config.schema import EvalConfig, Phase, RunOptions
-from flows.eval.start import replayed, slug
+from flows.eval.start import replayed
 from flows.plan.build import scored_by
 from flows.suite.plan import PlannedEvaluation, PlannedNight
 from flows.suite.telling import BegunNight
@@ -24,6 +24,7 @@ from tasks.comparison.compare import ComparedPair, ComparedRuns
 from tasks.comparison.runs import ComparedRun, open_run
 from tasks.history.layout import find_manifest, unrecord
 from tasks.history.nights import Night, NightEvaluation
+from tasks.store.home import slug
 from tasks.store.outputs import RESPONSES
 from tasks.store.storage import Store
 

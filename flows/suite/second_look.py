@@ -57,6 +57,7 @@ def _anew(planned: PlannedEvaluation, night: str) -> PlannedEvaluation:
             "run_id": f"{own.run_id}-{ANEW}",
             "run_name": f"{own.run_name}, {ANEW}",
             "output": str(Path(f"{own.output}-{ANEW}")),
+            "against": None,  # in full, whatever the gate says
         }
     )
     config = planned.config

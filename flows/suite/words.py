@@ -16,6 +16,7 @@ from flows.compare.runs import (
 from flows.suite.judging import JudgedNight
 from flows.suite.rescoring import code_sentence
 from tasks.comparison.compare import ComparedRuns, Gate
+from tasks.comparison.stopping import stopped_sentence
 from tasks.comparison.trends import PairCourse
 from tasks.history.nights import NightEvaluation
 from tasks.models.errors import shortened
@@ -42,6 +43,7 @@ def headline(judged: JudgedNight) -> str:
         counts = {name: sum(entry[name] for entry in asked) for name in asked[0]}
         sentences.append(asked_and_reused(counts, judged.night.attempt > 1))
     sentences += dict.fromkeys(doubt for entry in entries for doubt in entry.doubts)
+    sentences += [f"{entry.name}: {stopped_sentence(entry.stopped)}" for entry in entries if entry.stopped]
     if judged.compared is None:
         sentences.append("nothing to compare with yet")
     else:

@@ -10,7 +10,7 @@ from flows.suite.plan import SuiteConfig, SuiteOptions, load_suite, plan_night
 from metrics.errors import NightjarError
 from tasks.history.nights import SUITES, find_night
 from tasks.history.notices import Post, deliver, outstanding
-from tasks.store.home import default_store
+from tasks.store.home import default_store, slug
 from tasks.store.storage import Store
 
 ENTRYPOINT: Final = "run_suite"
@@ -37,8 +37,6 @@ class WatchedSuite:
     @property
     def slug(self) -> str:
         """The suite's name in file names."""
-        from flows.eval.start import slug
-
         return slug(self.suite.name)
 
 

@@ -5,19 +5,20 @@ is the schema of gate files.
 """
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Final, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from metrics.aggregation import Aggregation, build_aggregation
 from metrics.config import StatisticsConfig
 from metrics.errors import ConfigError, NightjarError, nearest
 from metrics.statistics.comparison import Comparison, ItemColumn, Method, compare_items
 from metrics.statistics.gate import Verdict, adjust, decide, p_regression, spent_over, worst_of
+from metrics.statistics.sequence import SequenceLook, left_for_the_last
 from metrics.statistics.unpaired import UNPAIRED, compare_unpaired
 from scorers.judge.contrast import Correction as JudgeCorrection
 from scorers.judge.contrast import compare_corrected
@@ -44,6 +45,7 @@ from tasks.comparison.runs import (
     cost_changes,
     outcome_changes,
 )
+from tasks.comparison.stopping import PairAsked, Stopping, StopRule, asked_part
 
 Correction = Literal["holm", "bh", "none"]
 Level = Annotated[float, Field(gt=0, lt=1)]
@@ -79,6 +81,25 @@ class AlphaOver(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     nights: int = Field(ge=2, le=1000, description="Nights together that cry regression wrongly at alpha")
+
+
+class Stop(BaseModel):
+    """When a night stops asking: as soon as every gated pair is decided."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    when: Literal["decided"] = Field("decided", description="Every gated pair passed or is a regression")
+    blocks: int = Field(20, ge=2, le=64, description="Parts that items are asked in; a look follows on each")
+    least: int = Field(50, ge=1, description="Items before the first look")
+    full_every: int = Field(7, ge=1, description="In a suite, every so many nights ask all items")
+    population: Literal["items", "benchmark"] = Field(
+        "items",
+        description="What the verdict is about: items like these, or benchmark: what all of these would say",
+    )
+
+
+def _when(value: Any) -> Any:
+    return {"when": value} if isinstance(value, str) else value
 
 
 @dataclass(frozen=True)
@@ -137,10 +158,22 @@ class Gate(BaseModel):
         0,
         description="In a suite, 1: what regressed is asked anew before it is told; each look has half alpha",
     )
+    stop: Annotated[Stop | None, BeforeValidator(_when)] = Field(
+        None, description="decided: stop asking once every pair is; without it, all items are asked"
+    )
     pairs: dict[str, PairGate] = Field(
         default_factory=dict,
         description='"metric,filter" or "reduction(metric),filter"; without any, all pairs',
     )
+
+    @model_validator(mode="after")
+    def _can_stop(self) -> Self:
+        if self.stop is not None and self.fail_on == "worse":
+            raise ValueError(
+                "stop: a pair is decided once it passes, whether it is worse or not, and fail_on: worse "
+                "asks for that; leave one of them out"
+            )
+        return self
 
     def for_pair(self, name: str) -> "GateTerms":
         """The pair's terms: its own settings, completed with the gate's."""
@@ -203,6 +236,11 @@ class ComparedPair:
     reused: bool = False  # the candidate's model was asked nothing, and the gate does not allow that
     code: float | None = None  # how far other code moved the baseline's number, on the same answers
     muted: str | None = None  # until when, and why, its verdict counts for nothing
+    stopping: Stopping | None = (
+        None  # how the candidate's items were asked, where they need not all have been
+    )
+    look: SequenceLook | None = None  # what the gate's confidence sequence says of them
+    rule: StopRule | None = None  # by what it was looked at before all was asked; the last look allows for it
 
     @property
     def key(self) -> GroupKey:
@@ -256,7 +294,8 @@ def compare_runs(
     gate = rules.gate
     if gate is not None:
         gate.check_pairs([match.key for match in matches])
-    pairs = [_compare(base, candidate, match, rules) for match in matches]
+    full, base = base, _asked_alone(base, candidate, matches)
+    pairs = [_looked_at(_compare(base, candidate, match, rules), full, candidate, rules) for match in matches]
     deciding = [
         pair for pair in pairs if pair.comparison is not None and (gate is None or pair.terms is not None)
     ]
@@ -295,6 +334,61 @@ def verdict_of(
     if gate.outcomes == "fail" and any(change.risen for change in outcomes):
         verdicts.append("regression")
     return worst_of(verdicts)
+
+
+def _asked_alone(base: ComparedRun, candidate: ComparedRun, matches: Sequence[Match]) -> ComparedRun:
+    """The baseline without what a candidate that stopped was not asked: that is no item of the run."""
+    groups = dict(base.groups)
+    for match in matches:
+        own = candidate.stopping.get(match.candidate) if match.candidate is not None else None
+        if match.base is not None and match.candidate is not None and own is not None and own.early:
+            groups[match.base] = asked_part(
+                base.groups[match.base], candidate.groups[match.candidate], own.seed
+            )
+    return base if candidate.stopped is None else replace(base, groups=groups)
+
+
+def stop_rule(gate: Gate, base: ComparedRun, seed: int) -> StopRule | None:
+    """By what the pairs of a gate that stops are looked at, against this baseline; None for other gates."""
+    if gate.stop is None:
+        return None
+    gated = sum(gate.covers(key.pair) for key in base.groups)
+    parts = (1 if gate.correction == "none" else max(gated, 1)) * gate.shares * gate.looks
+    return StopRule(seed, gate.stop.population == "benchmark", parts)
+
+
+def _looked_at(
+    pair: ComparedPair, base: ComparedRun, candidate: ComparedRun, rules: ComparisonRules
+) -> ComparedPair:
+    """The pair with what the gate's sequence says of it, where the candidate could stop."""
+    match, gate, terms = pair.match, rules.gate, pair.terms
+    own = candidate.stopping.get(match.candidate) if match.candidate is not None else None
+    if own is None or pair.comparison is None or terms is None or gate is None:
+        return pair
+    pair = replace(pair, stopping=own, identical=pair.identical and not own.early)
+    rule = stop_rule(gate, base, own.seed)
+    if rule is None:
+        return pair
+    asked = pair_asked(base, candidate, match, rules.aggregation, pair.higher_is_better)
+    look = rule.look(asked, terms.margin, terms.alpha) if terms.method != "unpaired" else ""
+    return replace(pair, rule=rule, look=None if isinstance(look, str) else look)
+
+
+def pair_asked(
+    base: ComparedRun,
+    candidate: ComparedRun,
+    match: Match,
+    aggregation: AggregationOf,
+    higher_is_better: bool | None = None,
+) -> PairAsked:
+    """A match's rows, for a look; both sides are there."""
+    assert match.base is not None
+    assert match.candidate is not None
+    before, after = base.groups[match.base], candidate.groups[match.candidate]
+    higher = _higher_is_better(base, candidate, match) if higher_is_better is None else higher_is_better
+    corrected = JudgeCorrection.read(_signature(base, match.base)) is not None
+    found = build_aggregation("mean") if corrected else aggregation(match.key, before)
+    return PairAsked(before, after, join(before, after), found, higher)
 
 
 def _compare(base: ComparedRun, candidate: ComparedRun, match: Match, rules: ComparisonRules) -> ComparedPair:
@@ -386,7 +480,7 @@ def _identical(
     first, second = (run.groups[key] for run, key in zip(runs, keys, strict=True))
     if not len(joined) == len(first) == len(second):
         return False
-    answers = [sorted(ref["digest"] for ref in _filtered(run)) for run in runs]
+    answers = [sorted(_answers(run)) for run in runs]
     if not answers[0] or answers[0] != answers[1]:
         return False
     signatures = [_signature(run, key) for run, key in zip(runs, keys, strict=True)]
@@ -404,8 +498,12 @@ def _identical(
     )
 
 
-def _filtered(run: ComparedRun) -> Sequence[Mapping[str, Any]]:
-    return [ref for manifest in run.manifests for ref in (manifest.get("artifacts") or {}).get("filter", ())]
+def _answers(run: ComparedRun) -> Iterator[str]:
+    """Digests of the answers after the filters; of a run that asked in blocks those of the baseline, where
+    its manifest says that they are the same."""
+    for manifest in run.manifests:
+        own = (manifest.get("artifacts") or {}).get("filter", ())
+        yield from manifest.get("answers_as") or (ref["digest"] for ref in own)
 
 
 def _signature(run: ComparedRun, key: GroupKey) -> str | None:
@@ -463,7 +561,12 @@ def _judged(pair: ComparedPair, beyond: float | None, different: float | None) -
         return replace(pair, verdict="inconclusive", reason=REUSED)
     if pair.identical:
         return replace(pair, verdict="pass", reason="every item has the same answer and the same score")
-    found = decide(pair.comparison, terms.margin, terms.alpha, (beyond, different), pair.higher_is_better)
+    if pair.look is not None and pair.look.verdict is not None:
+        return _decided_early(pair, pair.look.verdict, pair.look)
+    if pair.stopping is not None and pair.stopping.early:
+        return replace(pair, verdict="inconclusive", reason=f"{pair.stopping.sentence}; {STOPPED}")
+    alpha = terms.alpha if pair.rule is None else left_for_the_last(terms.alpha)
+    found = decide(pair.comparison, terms.margin, alpha, (beyond, different), pair.higher_is_better)
     shown = replace(pair.comparison, ci_low=found.ci_low, ci_high=found.ci_high)
     return replace(
         pair,
@@ -472,6 +575,20 @@ def _judged(pair: ComparedPair, beyond: float | None, different: float | None) -
         verdict=found.verdict,
         reason=_why(shown, found.verdict, terms),
     )
+
+
+WHOLE: Final = "of what all items of this benchmark would say, and of no others (population: benchmark)"
+STOPPED: Final = "a verdict on a part of the items takes the gate with stop: decided that it stopped by"
+
+
+def _decided_early(pair: ComparedPair, verdict: Verdict, look: SequenceLook) -> ComparedPair:
+    """The pair as its confidence sequence decided it, with the interval that did."""
+    assert pair.comparison is not None
+    ends = (look.ci_low, look.ci_high) if pair.higher_is_better else (-look.ci_high, -look.ci_low)
+    shown = replace(pair.comparison, ci_low=ends[0], ci_high=ends[1])
+    said = [pair.stopping.sentence] if pair.stopping is not None and pair.stopping.early else []
+    said += [WHOLE] if pair.rule is not None and pair.rule.whole else []
+    return replace(pair, comparison=shown, verdict=verdict, reason="; ".join(said) or None)
 
 
 def _why(comparison: Comparison, found: Verdict, terms: GateTerms) -> str | None:

@@ -99,6 +99,19 @@ class ItemGroup:
     def __len__(self) -> int:
         return len(self.item_ids)
 
+    def take(self, rows: NDArray[np.intp]) -> "ItemGroup":
+        """Some of its rows."""
+        return ItemGroup(
+            item_ids=self.item_ids[rows],
+            digests=self.digests[rows],
+            clusters=None if self.clusters is None else self.clusters[rows],
+            value=self.value[rows],
+            statistics=None if self.statistics is None else self.statistics[rows],
+            objects=None if self.objects is None else [self.objects[row] for row in rows],
+            scored=self.scored[rows],
+            outcomes={name: share[rows] for name, share in self.outcomes.items()},
+        )
+
 
 AggregationOf = Callable[[GroupKey, ItemGroup], Aggregation]
 """The aggregation of a group; raises NightjarError where it can't be had."""
@@ -119,11 +132,16 @@ def read_groups(source: Path, name: str) -> Mapping[GroupKey, ItemGroup]:
 def groups_in(file: pq.ParquetFile, name: str) -> Mapping[GroupKey, ItemGroup]:
     """As ``read_groups``, of a file that is open."""
     _check_columns(file.schema_arrow.names, name)
+    return groups_of(file.iter_batches(batch_size=BATCH))
+
+
+def groups_of(batches: Iterable[pa.RecordBatch]) -> Mapping[GroupKey, ItemGroup]:
+    """As ``groups_in``, of rows that are in memory."""
     parts: dict[GroupKey, list[pa.RecordBatch]] = {}
-    for batch in file.iter_batches(batch_size=BATCH):
+    for batch in batches:
         for key, rows in _split(batch):
             parts.setdefault(key, []).append(rows)
-    return {key: _group(pa.Table.from_batches(batches)) for key, batches in parts.items()}
+    return {key: _group(pa.Table.from_batches(own)) for key, own in parts.items()}
 
 
 def result_key(row: Mapping[str, Any]) -> GroupKey:

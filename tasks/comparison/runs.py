@@ -39,6 +39,7 @@ from tasks.comparison.matching import (
     read_groups,
     row_keys,
 )
+from tasks.comparison.stopping import Stopping
 from tasks.history.layout import HISTORY_ITEMS, ITEMS, HistoryError, find_manifest, known_runs
 from tasks.history.nights import Night
 from tasks.history.query import read_rows
@@ -302,7 +303,8 @@ MODEL = "model_name"
 class ComparedRun:
     """A run's item rows by group, its result rows, and its manifest (empty where a folder holds none).
 
-    ``parts`` are the manifests of the runs that it was put together from.
+    ``parts`` are the manifests of the runs that it was put together from, ``stopping`` how the groups were
+    asked that need not have been asked whole.
     """
 
     name: str
@@ -310,6 +312,30 @@ class ComparedRun:
     results: tuple[Mapping[str, Any], ...] = ()
     manifest: Mapping[str, Any] = field(default_factory=dict)
     parts: tuple[Mapping[str, Any], ...] = ()
+    stopping: Mapping[GroupKey, Stopping] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        groups: Mapping[GroupKey, ItemGroup],
+        results: tuple[Mapping[str, Any], ...],
+        manifest: Mapping[str, Any],
+    ) -> "ComparedRun":
+        """One run, as its files have it."""
+        stopping = Stopping.of_manifest(manifest)
+        return cls(
+            name,
+            groups,
+            results,
+            manifest,
+            stopping={} if stopping is None else dict.fromkeys(groups, stopping),
+        )
+
+    @property
+    def stopped(self) -> Stopping | None:
+        """How it stopped, if a part of it did before all was asked."""
+        return next((own for own in self.stopping.values() if own.early), None)
 
     @property
     def manifests(self) -> tuple[Mapping[str, Any], ...]:
@@ -339,10 +365,15 @@ def open_run(name: str, store: Store) -> ComparedRun:
 
 def open_night(night: Night, store: Store) -> Mapping[str, ComparedRun]:
     """The night's evaluations by name, as far as they came to results."""
+    return open_runs({evaluation.name: evaluation.run_id for evaluation in night.evaluations}, store)
+
+
+def open_runs(runs: Mapping[str, str], store: Store) -> Mapping[str, ComparedRun]:
+    """Runs by name, given their ids by name, as far as they came to results."""
     found = {}
-    for evaluation in night.evaluations:
+    for name, run_id in runs.items():
         try:
-            found[evaluation.name] = open_run(evaluation.run_id, store)
+            found[name] = open_run(run_id, store)
         except NightjarError:
             continue  # it failed before it had any: the night's record says why
     return found
@@ -357,7 +388,8 @@ def merged_run(name: str, runs: Mapping[str, ComparedRun]) -> ComparedRun:
     groups = {key_with_model(key, run): group for run in runs.values() for key, group in run.groups.items()}
     results = tuple(row for run in runs.values() for row in run.results)
     manifests = tuple(run.manifest for run in runs.values() if run.manifest)
-    return ComparedRun(name, groups, results, parts=manifests)
+    stopping = {key_with_model(key, run): own for run in runs.values() for key, own in run.stopping.items()}
+    return ComparedRun(name, groups, results, parts=manifests, stopping=stopping)
 
 
 def over_facets(run: ComparedRun, pairs: Collection[str]) -> ComparedRun:
@@ -368,7 +400,11 @@ def over_facets(run: ComparedRun, pairs: Collection[str]) -> ComparedRun:
     groups: dict[GroupKey, list[ItemGroup]] = {}
     for key, group in run.groups.items():
         groups.setdefault(key_over_facets(key, pairs), []).append(group)
-    return replace(run, groups={key: _together(key, parts) for key, parts in groups.items()})
+    return replace(
+        run,
+        groups={key: _together(key, parts) for key, parts in groups.items()},
+        stopping={key_over_facets(key, pairs): own for key, own in run.stopping.items()},
+    )
 
 
 def key_over_facets(key: GroupKey, pairs: Collection[str]) -> GroupKey:
@@ -470,11 +506,11 @@ def _from_folder(name: str, folder: Path) -> ComparedRun:
     if not items.is_file():
         raise ComparisonError(f"'{name}' is not the output of a run: no items.parquet in it")
     try:
-        return ComparedRun(
-            name=name,
-            groups=read_groups(items, str(items)),
-            results=tuple(pq.read_table(results).to_pylist()) if results.is_file() else (),
-            manifest=json.loads(manifest.read_bytes()) if manifest.is_file() else {},
+        return ComparedRun.of(
+            name,
+            read_groups(items, str(items)),
+            tuple(pq.read_table(results).to_pylist()) if results.is_file() else (),
+            json.loads(manifest.read_bytes()) if manifest.is_file() else {},
         )
     except (pa.ArrowInvalid, OSError, json.JSONDecodeError) as error:
         raise ComparisonError(f"'{name}': can't read the run's files: {error}") from error
@@ -488,7 +524,7 @@ def _from_history(run_id: str, store: Store) -> ComparedRun:
             groups = groups_in(items.file, store_file)
     except (HistoryError, FileMissing, FileDamaged) as error:
         raise ComparisonError(f"run '{run_id}': its rows can't be read: {error}") from error
-    return ComparedRun(run_id, groups, tuple(results), find_manifest(store, run_id))
+    return ComparedRun.of(run_id, groups, tuple(results), find_manifest(store, run_id))
 
 
 def _pooled(newest: ItemGroup, earlier: Sequence[ItemGroup]) -> ItemGroup:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from tasks.messages.media import Media
+from tasks.store.keys import digest
 
 RequestKind = Literal["generate", "loglikelihood", "rolling"]
 """What is asked of a model about an item: a text, a continuation's log-likelihood, or a document's."""
@@ -30,6 +31,11 @@ class Item:
     ground_truth: Any = None
     cluster: str | None = None
     digest: str | None = field(default=None, compare=False)
+
+
+def item_digest(item: Item) -> str:
+    """Digest of an item's content, by which two runs on the same items are joined."""
+    return item.digest or digest({"data": dict(item.data), "ground_truth": item.ground_truth})
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Which items of a dataset a run takes: some positions, a random sample, the first ones or any.
 
-They keep the dataset's order, in which all stages go through them.
+They keep the dataset's order, in which all stages go through them, unless a run that may stop early asks them
+in a random one.
 
 Random choices depend on a seed and the items' ids alone: a sample of 100 lies within the sample of 200 of the
 same seed, and an item that is added to the dataset displaces one other at most.
@@ -9,13 +10,15 @@ same seed, and an item that is added to the dataset displaces one other at most.
 import heapq
 import re
 from collections.abc import Iterable, Iterator
-from itertools import islice
+from functools import lru_cache
+from itertools import islice, pairwise
+from operator import itemgetter
 from typing import Final
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from tasks.datasets.config import DatasetError
-from tasks.datasets.item import Item
+from tasks.datasets.item import Item, item_digest
 from tasks.store.keys import digest
 
 _RANDOM: Final = re.compile(r"random:(\d+)(?:@(-?\d+))?")
@@ -31,6 +34,8 @@ class Selection(BaseModel):
     samples: str | None = Field(None, description=f"Which items: {EXPECTED} (the number after @ is the seed)")
     shuffle: bool = Field(False, description="limit takes random items, always the same ones")
     limit: int | None = Field(None, ge=1, description="Only the first items")
+    order: int | None = Field(None, description="Seed of a random order; without it, that of the dataset")
+    blocks: int = Field(1, ge=1, description="Parts of a random order; each has the dataset's order within")
 
     @field_validator("samples")
     @classmethod
@@ -48,6 +53,10 @@ class Selection(BaseModel):
 
     def of(self, items: Iterable[Item]) -> Iterator[Item]:
         """The chosen items; raises DatasetError for a position that the dataset does not have."""
+        chosen = self._chosen(items)
+        return chosen if self.order is None else _in_blocks(chosen, self.order, self.blocks)
+
+    def _chosen(self, items: Iterable[Item]) -> Iterator[Item]:
         chosen: Iterable[Item] = items
         if self.samples is not None:
             drawn = _RANDOM.fullmatch(self.samples)
@@ -65,7 +74,35 @@ class Selection(BaseModel):
             "limit": self.limit,
             **({"samples": self.samples} if self.samples is not None else {}),
             **({"shuffle": True} if self.shuffle and self.limit is not None else {}),
+            **({"order": self.order, "blocks": self.blocks} if self.order is not None else {}),
         }
+
+
+@lru_cache(maxsize=1 << 18)
+def place_in_order(seed: int, unit: str) -> str:
+    """Where a unit stands in the random order of a seed: places sort as text. A unit is a cluster, whose
+    items stay together, or the digest of an item without one, so that the order hangs on nothing else."""
+    return digest([seed, unit])
+
+
+def unit_of(cluster: str | None, item_digest: str) -> str:
+    """What places an item in a random order."""
+    return item_digest if cluster is None else cluster
+
+
+def cut(items: int, blocks: int) -> list[int]:
+    """Where so many blocks of so many items begin, and where the last ends; no block is empty."""
+    blocks = min(blocks, max(items, 1))
+    return [items * block // blocks for block in range(blocks + 1)]
+
+
+def _in_blocks(items: Iterable[Item], seed: int, blocks: int) -> Iterator[Item]:
+    placed = (
+        (place_in_order(seed, unit_of(item.cluster, item_digest(item))), item.doc_id, item) for item in items
+    )
+    ordered = [item for *_, item in sorted(placed, key=itemgetter(0, 1))]
+    for start, stop in pairwise(cut(len(ordered), blocks)):
+        yield from sorted(ordered[start:stop], key=lambda item: item.doc_id)
 
 
 def _positions(part: str) -> range:

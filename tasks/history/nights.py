@@ -54,6 +54,8 @@ class NightEvaluation(BaseModel):
     """What canaries say against reusing answers."""
     cost: dict[str, float] = {}
     """What its last attempt cost, by currency; the key is empty where the prices name none."""
+    stopped: dict[str, Any] | None = None
+    """As its manifest has it: ``asked_items``, ``of_items``, ``why``; None where all items were asked."""
 
 
 class Notice(BaseModel):
@@ -150,6 +152,11 @@ class Night(BaseModel):
         complete = self.ended and all(evaluation.ok for evaluation in self.evaluations)
         verdicts = (self.verdict, *(pair.verdict for pair in self.muted))
         return complete and all(verdict in (None, "pass") for verdict in verdicts)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a gate ended the asking of a part of it: such a night is no baseline."""
+        return any(evaluation.stopped for evaluation in self.evaluations)
 
     @property
     def cost(self) -> dict[str, float]:
@@ -301,22 +308,29 @@ def mutes_of(store: Store, night: Night) -> dict[str, Mute]:
     return {pair: mute for pair, mute in last.items() if night.place[:10] < mute.until}
 
 
+STOPPED: Final = "it stopped before it had asked all items, and is no baseline; name a run that asked all"
+
+
 def baseline_nights(store: Store, nights: Sequence[Night], baseline: str, count: int) -> list[Night]:
     """The nights that ``baseline`` names among past ones, oldest first; none if there is no such night yet.
 
     ``last``; ``last-passed``; ``rolling``, the last ``count`` that passed; or the id of a suite's run, or of
     a single evaluation's. Of those that passed, the night that was accepted last takes the place of all that
-    were due before it was accepted. Raises ConfigError for an id that nothing in the store has.
+    were due before it was accepted. A night that stopped before it had asked all is none of them. Raises
+    ConfigError for an id that nothing in the store has, or that of such a night.
     """
-    passed = _candidates(nights)
+    whole = [night for night in nights if not night.stopped]
+    passed = _candidates(whole)
     match baseline:
         case "last":
-            return list(nights[-1:])
+            return whole[-1:]
         case "last-passed":
             return passed[-1:]
         case "rolling":
             return passed[-count:]
     if found := [night for night in nights if night.run_id == baseline]:
+        if found[0].stopped:
+            raise ConfigError(f"baseline '{baseline}': {STOPPED}")
         return found
     runs = known_runs(store)
     if baseline in runs:

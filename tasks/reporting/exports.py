@@ -51,7 +51,8 @@ class RunInfo:
     ``models`` and ``prompts`` are the names of all of them; ``n_items`` counts the dataset's items, of which
     ``--limit`` may have left ``n_used``; ``date`` is the start in seconds since 1970, ``config`` the run's
     config and ``versions`` those of the program and its libraries; ``requests`` counts what was asked and
-    what was reused. ``version`` is the benchmark's own.
+    what was reused. ``version`` is the benchmark's own, ``stopped`` what the manifest says of a run that its
+    gate ended early.
     """
 
     run_id: str
@@ -69,6 +70,7 @@ class RunInfo:
     versions: Mapping[str, str] = field(default_factory=dict)
     requests: Mapping[str, int] = field(default_factory=dict)
     git_revision: str | None = None
+    stopped: Mapping[str, Any] | None = None
 
     @property
     def keeps_apart(self) -> bool:
@@ -500,6 +502,7 @@ def results_document(batches: Iterable[pa.RecordBatch], run: RunInfo) -> dict[st
         "n-shot": dict.fromkeys(keys, run.num_fewshot),
         "higher_is_better": better,
         "n-samples": counts,
+        **({"stopped": dict(run.stopped)} if run.stopped is not None else {}),
         "config": run_config(run),
         **{name: pairs for name, pairs in lost.items() if pairs},
         "git_hash": run.git_revision,

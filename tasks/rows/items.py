@@ -11,8 +11,8 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
-from tasks.datasets.item import Item, Rendered
-from tasks.store.keys import canonical_json, digest
+from tasks.datasets.item import Item, Rendered, item_digest
+from tasks.store.keys import canonical_json
 from tasks.store.schemas import ITEMS, REQUESTS, row_batch, row_dicts
 from tasks.thresholds import Threshold
 
@@ -44,11 +44,6 @@ def request_batches(prompt: str, rendered: Iterable[Rendered]) -> Iterator[pa.Re
     """What is asked with the named prompt template, as REQUESTS rows."""
     for chunk in chunks(rendered):
         yield row_batch([_request_row(prompt, entry) for entry in chunk], REQUESTS)
-
-
-def item_digest(item: Item) -> str:
-    """Digest of an item's content, by which two runs on the same items are joined."""
-    return item.digest or digest({"data": dict(item.data), "ground_truth": item.ground_truth})
 
 
 def _item_row(item: Item) -> dict[str, Any]:

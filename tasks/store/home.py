@@ -4,6 +4,7 @@ files that are whole at any moment: written under a temporary name beside their 
 
 import math
 import os
+import re
 import stat
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
@@ -149,3 +150,12 @@ def write_json(path: Path, document: Mapping[str, Any]) -> None:
 def finite(value: float | None) -> float | None:
     """The number, None where it is not finite."""
     return value if value is not None and math.isfinite(value) else None
+
+
+def slug(name: str) -> str:
+    """A name that can be a file's: letters, digits, dots and dashes.
+
+    >>> slug("GSM8K (5-shot)")
+    'GSM8K-5-shot'
+    """
+    return re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-.") or "run"

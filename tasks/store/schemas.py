@@ -272,6 +272,22 @@ ITEM_ROWS: Final = pa.schema(
     ]
 )
 
+LOOKS: Final = pa.schema(
+    [
+        pa.field("benchmark", pa.string(), nullable=False),
+        pa.field("pair", pa.string(), nullable=False),  # as gates name it: "pass@8(exact_match),strict-match"
+        pa.field("label", pa.string()),
+        pa.field("facets", pa.string(), nullable=False),  # JSON object facet → value
+        pa.field("margin", pa.float64(), nullable=False),
+        pa.field("verdict", pa.string()),  # pass | worse | regression; null: not decided
+        pa.field("reason", pa.string()),  # why the pair is never decided before all is asked
+        pa.field("difference", pa.float64()),  # of this and the ends, negative is worse
+        pa.field("ci_low", pa.float64()),
+        pa.field("ci_high", pa.float64()),
+        pa.field("units", pa.int64(), nullable=False),  # items, or clusters, that were asked whole
+    ]
+)
+
 RESULTS: Final = pa.schema(
     [
         pa.field("run_id", pa.string()),

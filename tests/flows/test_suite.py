@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from flows.suite.plan import SuiteOptions, check_suite, load_suite, plan_night
+from flows.suite.plan import SuiteOptions, check_margins, check_suite, load_suite, plan_night
 from metrics.errors import ConfigError
 from tasks.history.nights import Night, NightEvaluation, baseline_nights, past_nights, record_night
 from tasks.store.storage import Store
@@ -150,3 +150,14 @@ def test_nights_that_the_scheduler_makes_in_one_go_have_ids_of_their_own(write: 
         [night.evaluations[0].options.run_id for night in nights],
     ):
         assert len(set(names)) == 3
+
+
+def test_what_no_gate_can_stop_is_said_when_the_suite_is_loaded(write: Any, tmp_path: Path) -> None:
+    path = write(gate={"stop": "decided", "margin": 1})
+    config = tmp_path / "sums.yaml"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"metric_list": ["exact_match", "bleu"]}))
+    night = plan_night(load_suite(path), SuiteOptions(store=str(tmp_path / "store")), "x")
+    sentences = [line for line in check_margins(night) if "stop" in line]
+    assert sentences == [
+        "gate: stop: all items of sums are asked: 'bleu,none' is no mean of its items' numbers"
+    ]

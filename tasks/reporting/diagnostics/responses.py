@@ -15,6 +15,7 @@ from metrics.build import build_metric
 from metrics.errors import NightjarError
 from scorers.base import FilterError
 from scorers.letters import FIRST_TOKEN
+from tasks.comparison.stopping import stopped_sentence
 from tasks.reporting import numbers
 from tasks.reporting.diagnostics.findings import (
     TEXT_LENGTH,
@@ -224,6 +225,18 @@ def absent_recordings(manifest: Mapping[str, Any]) -> Iterator[Diagnostic]:
                 "over evaluation results leave them out, and other pairs count them as unscored.",
                 absent,
             )
+
+
+def stopped_early(manifest: Mapping[str, Any]) -> Iterator[Diagnostic]:
+    """That a gate ended the run: its numbers are over the items that were asked."""
+    if stopped := manifest.get("stopped"):
+        yield Diagnostic(
+            "stopped",
+            "note",
+            f"{stopped_sentence(stopped)}. All numbers are over the items that were asked; a run that "
+            "stopped is no baseline.",
+            int(stopped["asked_items"]),
+        )
 
 
 class EmptyResponses(TallyCheck):
