@@ -8,7 +8,7 @@ import typer
 
 from flows.command_line import command_line, examples, new_app
 from metrics.errors import ConfigError, nearest
-from tasks.history.nights import Acceptance, Night, Notice, find_night, suites_with
+from tasks.history.nights import STOPPED, Acceptance, Night, Notice, find_night, suites_with
 from tasks.history.notices import change_night, now, with_notice
 from tasks.store.home import default_store
 from tasks.store.storage import Store
@@ -44,6 +44,8 @@ def accept(store: Store, run_id: str, reason: str, by: str) -> Night:
     found = find_night(store, suite, run_id)
     if found is None or not found.ended or not all(entry.ok for entry in found.evaluations):
         raise ConfigError(f"night '{run_id}' is not complete: accept one whose evaluations all are")
+    if found.stopped:
+        raise ConfigError(f"night '{run_id}': {STOPPED}")
     acceptance = Acceptance(at=now(), by=by, reason=reason)
     told = Notice(
         key=f"{run_id}:accepted:{acceptance.at}",

@@ -12,6 +12,9 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from flows.accept import accept
+from metrics.errors import ConfigError
+from tasks.store.storage import Store
 from tests.flows.endpoints import chat_endpoint, says
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -254,7 +257,9 @@ def test_nights_stop_are_no_baseline_and_every_second_asks_all(
     assert told[1] == told[3]
     assert told[1]["asked_items"] < 300
     assert documents[1]["evaluations"][0]["requests"]["sent"] == told[1]["asked_items"]
-    first, _, third = (document["run_id"] for document in documents[:3])
+    first, second, third = (document["run_id"] for document in documents[:3])
     assert documents[1]["baseline"] == documents[2]["baseline"] == [first]
     assert documents[3]["baseline"] == [third]
     assert f"{told[1]['asked_items']} of 300 items, stopped: decided" in documents[1]["headline"]
+    with pytest.raises(ConfigError, match="stopped before it had asked all items"):
+        accept(Store(str(tmp_path / "store")), second, "as it should be", "somebody")
