@@ -57,6 +57,8 @@ from tasks.store.outputs import SERVER_LOGS
 from tasks.store.storage import ArtifactRef
 from tasks.usercode.evaluate import asks_about_programs
 
+LOOK_SECONDS = 1.0
+"""That a run takes to look through its prompts."""
 SHOWN = 4_000
 """Characters of a log's end on the run's page."""
 
@@ -262,6 +264,8 @@ def survey(checks: Checks) -> Preflight:
         warned += [warning] if warning else []
     if rendered[0].kind == "generate":
         warned += reference_warnings(checks.references, _referenced(benchmark, checks.selection))
+    if isinstance(benchmark, NativeBenchmark):
+        warned += benchmark.prompt_warnings(checks.selection.of(benchmark.items()), LOOK_SECONDS)
     return Preflight(warnings=warned, served=served, failures=failures, refused=refused)
 
 

@@ -274,6 +274,11 @@ class BenchmarkFields(BaseModel):
         default=None, description="multiple_choice: how choices are asked for; default: likelihood"
     )
     target_delimiter: str = Field(default=" ", description="Text between prompt and answer")
+    keep_trailing_space: bool = Field(
+        default=False,
+        description="Likelihoods: leave white space at a prompt's end in the prompt; default: it is scored "
+        "with the answer, as in lm-evaluation-harness",
+    )
     fewshot: FewshotConfig | None = Field(default=None, description="Solved examples before the question")
     cut_off: Literal["wrong", "unscored"] | None = Field(
         default=None,
@@ -307,6 +312,11 @@ class BenchmarkFields(BaseModel):
     @classmethod
     def _named(cls, value: Any) -> Any:
         return {"ask": value} if isinstance(value, str) else value
+
+    @property
+    def scores_continuations(self) -> bool:
+        """Whether the likelihoods of answers behind prompts are asked for."""
+        return self.output_type in ("multiple_choice", "loglikelihood") and not self.asks_letters
 
     @property
     def asks_letters(self) -> bool:
@@ -411,6 +421,11 @@ def check_native(fields: "BenchmarkFields") -> None:
         raise PlacedError(
             f"belong to output_type multiple_choice, and this one is {fields.output_type}", "choices"
         )
+    if fields.keep_trailing_space and not fields.scores_continuations:
+        raise PlacedError(
+            "belongs to likelihoods: output_type multiple_choice or loglikelihood, and no letters",
+            "keep_trailing_space",
+        )
     _check_chat(fields)
     for key in ("fewshot", "gen_prefix"):
         if rolling and getattr(fields, key) is not None:
@@ -432,9 +447,10 @@ def check_harness(fields: "BenchmarkFields") -> None:
         "target",
         "choices",
         "fewshot",
+        "keep_trailing_space",
     )
     for key in native:
-        if getattr(fields, key) is not None:
+        if getattr(fields, key) not in (None, False):
             raise PlacedError(
                 "is of native benchmarks; a benchmark of lm-evaluation-harness is changed by its own keys "
                 "(doc_to_text, num_fewshot …)",

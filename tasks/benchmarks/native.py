@@ -6,10 +6,11 @@ references, its choices and which of them are right. ``benchmarks.open`` makes i
 
 import hashlib
 import string
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from metrics.errors import ConfigError
 from metrics.types import IGNORED_TARGET
@@ -22,7 +23,8 @@ from tasks.benchmarks.prompts import (
     FewshotCandidate,
     PromptLayout,
     Template,
-    delimited,
+    continuation,
+    ends_in_space,
     render_prompt,
     row,
     template_source,
@@ -33,6 +35,9 @@ from tasks.datasets.items import dataset_digest, open_dataset, row_places
 from tasks.messages.chat import chat_text, checked_tools
 from tasks.messages.media import MediaReader
 from tasks.store.home import named_path
+
+SHOWN: Final = 20
+"""Characters of a prompt's end that a warning shows."""
 
 
 class NativeBenchmark:
@@ -86,6 +91,7 @@ class NativeBenchmark:
             | self._tools.identity()
             | ({} if media is None else {"media": media})
             | ({} if self._fields.turns is None else {"turns": True})
+            | ({"keep_trailing_space": True} if self._fields.keep_trailing_space else {})
             | {
                 "prompt_template": compiled.template.source if compiled.template is not None else None,
                 "messages": compiled.chat.identity() if compiled.chat is not None else [],
@@ -120,6 +126,37 @@ class NativeBenchmark:
     def references(self, item: Item) -> tuple[Any, ...]:
         """The acceptable answers of an item; none where it has no ground truth."""
         return self._targets.references(item)
+
+    def prompt_warnings(self, items: Iterable[Item], seconds: float) -> list[str]:
+        """A sentence for each prompt template whose texts end in white space before an answer whose
+        likelihood is asked for; as many items are looked at as the time allows, one at least."""
+        if not self._fields.scores_continuations:
+            return []
+        until = time.monotonic() + seconds
+        found: dict[str, list[str]] = {name: [] for name in self._prompts}
+        seen = 0
+        for item in items:
+            for name, texts in found.items():
+                text = self._rendered(self._prompts[name], item).prompts[0]
+                texts += [text] if ends_in_space(text) else []
+            seen += 1
+            if time.monotonic() > until:
+                break
+        return [self._spaced(name, texts[0], len(texts), seen) for name, texts in found.items() if texts]
+
+    def _spaced(self, name: str, text: str, count: int, seen: int) -> str:
+        bare, delimiter = text.rstrip(), self._fields.target_delimiter if self._always_delimited else ""
+        space, end = text[len(bare) :], bare[-SHOWN:]
+        said = f"prompt '{name}': {count} of {seen} prompts end in white space"
+        if self._fields.keep_trailing_space:
+            return (
+                f"{said}, and keep_trailing_space leaves it there: an answer is scored behind {end + space!r}"
+            )
+        return (
+            f"{said}: as in lm-evaluation-harness the white space is scored with the answer, as "
+            f"{space + delimiter + '…'!r} behind {end!r}; end the prompt without it, or set "
+            "keep_trailing_space: true to leave it in the prompt"
+        )
 
     def _dataset(self) -> DatasetConfig:
         if self._fields.dataset is None:
@@ -200,11 +237,29 @@ class NativeBenchmark:
                 "continuation"
             )
         target = str(references[0])
-        continuation = delimited(text, target, self._fields.target_delimiter)
         # The one choice there is: what is said per byte is said per byte of it, without the delimiter.
         return Rendered(
-            item, "loglikelihood", (text,), (continuation,), references=references, doc=doc, choices=(target,)
+            item,
+            "loglikelihood",
+            (text,),
+            self._continuations(text, (target,)),
+            references=references,
+            doc=doc,
+            choices=(target,),
+            keeps_space=self._keeps_space(text),
         )
+
+    def _continuations(self, text: str, answers: Iterable[str]) -> tuple[str, ...]:
+        delimiter, always = self._fields.target_delimiter, self._always_delimited
+        return tuple(continuation(text, answer, delimiter, always) for answer in answers)
+
+    @property
+    def _always_delimited(self) -> bool:
+        """As lm-evaluation-harness asks for choices; for a target alone it has no delimiter."""
+        return self._fields.output_type == "multiple_choice" and not self._fields.keep_trailing_space
+
+    def _keeps_space(self, text: str) -> bool:
+        return self._fields.keep_trailing_space and ends_in_space(text)
 
     def _lettered(
         self, prompt: CompiledPrompt, item: Item, examples: Sequence[FewshotCandidate], lettering: Lettering
@@ -234,7 +289,7 @@ class NativeBenchmark:
     def _choice(self, text: str, item: Item, doc: dict[str, object]) -> Rendered:
         choices = self._targets.choices(item)
         gold = self._targets.gold(item, choices)
-        continuations = tuple(delimited(text, choice, self._fields.target_delimiter) for choice in choices)
+        continuations = self._continuations(text, choices)
         return Rendered(
             item,
             "loglikelihood",
@@ -245,6 +300,7 @@ class NativeBenchmark:
             gold=gold,
             choices=choices,
             unconditional=continuations if self._fields.mutual_information else (),
+            keeps_space=self._keeps_space(text),
         )
 
     def _document(self, prompt: CompiledPrompt, item: Item) -> str:

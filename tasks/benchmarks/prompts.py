@@ -449,17 +449,23 @@ def render_prompt(
     return _join(text, _prefix(layout, item), layout.target_delimiter)
 
 
-def delimited(text: str, answer: str, delimiter: str) -> str:
-    """``answer`` with the delimiter before it that it needs behind ``text``: none where there is white
-    space already.
+def continuation(text: str, answer: str, delimiter: str, always: bool) -> str:
+    """What is scored behind a prompt: ``answer`` with the delimiter before it, ``always`` also where the
+    prompt ends in white space.
     """
-    return (
-        answer if not text or not answer or text[-1].isspace() or answer[0].isspace() else delimiter + answer
-    )
+    parted = not text or not answer or answer[0].isspace()
+    return answer if parted or (not always and ends_in_space(text)) else delimiter + answer
+
+
+def ends_in_space(text: str) -> bool:
+    """Whether a text's last character is white space."""
+    return text[-1:].isspace()
 
 
 def _join(text: str, answer: str, delimiter: str) -> str:
-    return text + delimited(text, answer, delimiter)
+    """Both texts, the delimiter between them unless there is white space already."""
+    parted = not text or not answer or ends_in_space(text) or answer[0].isspace()
+    return text + answer if parted else text + delimiter + answer
 
 
 def _prefix(layout: PromptLayout, item: Item) -> str:

@@ -50,7 +50,8 @@ class Rendered:
     filters, metrics and ``process_results`` see it, ``media`` the images and sounds that the prompts name.
     A generation that asks for a choice by its letter has a prompt for each of ``orders``, which say which
     choice stands at each position; sample i is asked with number i, counted round. Such a generation has one
-    continuation, as any other.
+    continuation, as any other. ``keeps_space``: white space at the prompts' end is not scored with the
+    continuations.
     """
 
     item: Item
@@ -65,6 +66,7 @@ class Rendered:
     unconditional: Sequence[str] = ()
     media: Sequence[Media] = ()
     orders: Sequence[Sequence[int]] = ()
+    keeps_space: bool = False
 
 
 class Benchmark(Protocol):

@@ -25,7 +25,7 @@ def model_identity(model: ModelConfig, base_dir: Path = Path()) -> dict[str, Any
     return provider_of(model, base_dir).identity()
 
 
-EXPANDED = ("kind", "chat", "prompts", "continuations", "unconditional", "first_sample")
+EXPANDED = ("kind", "chat", "prompts", "continuations", "unconditional", "first_sample", "keeps_space")
 """Columns of REQUESTS that requests are made of."""
 
 
@@ -57,19 +57,23 @@ class RequestExpansion:
             batch.column(name).to_pylist()
             for name in ("kind", "chat", "prompts", "continuations", "unconditional")
         )
-        named = "first_sample" in batch.schema.names
-        firsts = batch.column("first_sample").to_pylist() if named else [0] * batch.num_rows
+        firsts, keeps = (
+            batch.column(name).to_pylist() if name in batch.schema.names else [None] * batch.num_rows
+            for name in ("first_sample", "keeps_space")
+        )
         said = {kind: self._said(kind) for kind in set(kinds)}
-        for kind, chat, texts, following, alone, first in zip(
-            kinds, chats, prompts, continuations, unconditional, firsts, strict=True
+        for kind, chat, texts, following, alone, first, keep in zip(
+            kinds, chats, prompts, continuations, unconditional, firsts, keeps, strict=True
         ):
             if kind == "generate":
                 numbers = range(first or 0, (first or 0) + self.params.num_samples)
                 # Choices asked by letters have a prompt for each of their orders.
                 yield [self._sample(said[kind], texts[i % len(texts)], chat, i) for i in numbers]
             else:
-                pairs = [*zip(texts, following, strict=True), *(("", text) for text in alone)]
-                yield [self._pair(kind, said[kind], chat, *pair) for pair in pairs]
+                behind = {**said[kind], **({"keep_trailing_space": True} if keep else {})}
+                pairs = [(behind, *pair) for pair in zip(texts, following, strict=True)]
+                pairs += [(said[kind], "", text) for text in alone]
+                yield [self._pair(kind, chat, *pair) for pair in pairs]
 
     def _said(self, kind: RequestKind) -> dict[str, Any]:
         """What all requests of a kind say alike."""
@@ -91,9 +95,10 @@ class RequestExpansion:
         )
         return Request(key, "generate", prompt, chat=chat, sample_index=index, seed=seed)
 
-    def _pair(self, kind: Any, said: dict[str, Any], chat: bool, prompt: str, continuation: str) -> Request:
+    def _pair(self, kind: Any, chat: bool, said: dict[str, Any], prompt: str, continuation: str) -> Request:
         key = request_key(self.identity, kind, {"prompt": prompt, "continuation": continuation, **said})
-        return Request(key, kind, prompt, continuation, chat=chat)
+        keeps_space = "keep_trailing_space" in said
+        return Request(key, kind, prompt, continuation, chat=chat, keeps_space=keeps_space)
 
 
 def request_key(identity: str, kind: str, fields: dict[str, Any]) -> bytes:

@@ -42,7 +42,8 @@ class Request:
     """One thing asked of a model: an answer to a prompt, or how likely a continuation is.
 
     ``key`` is the 32-byte request key. A chat prompt is the JSON text of its messages. ``seed`` is the seed
-    this sample is drawn with.
+    this sample is drawn with. ``keeps_space``: white space at the prompt's end is not scored with the
+    continuation.
     """
 
     key: bytes
@@ -52,6 +53,7 @@ class Request:
     chat: bool = False
     sample_index: int = 0
     seed: int | None = None
+    keeps_space: bool = False
 
 
 @dataclass(frozen=True, slots=True)

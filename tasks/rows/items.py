@@ -75,6 +75,7 @@ def _request_row(prompt: str, entry: Rendered) -> dict[str, Any]:
         "doc_json": _text(dict(entry.doc)),
         "first_sample": 0,
         "orders": [list(order) for order in entry.orders] or None,
+        "keeps_space": entry.keeps_space,
     }
 
 

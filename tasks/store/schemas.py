@@ -69,6 +69,9 @@ REQUESTS: Final = pa.schema(
         pa.field(
             "orders", pa.list_(pa.list_(pa.int32()))
         ),  # choices asked by letters: which stands at each position, one list a prompt; else null
+        pa.field(
+            "keeps_space", pa.bool_()
+        ),  # white space at a prompt's end is not scored with its continuation; null: it is
     ]
 )
 

@@ -393,3 +393,48 @@ def test_offsets_alone_tell_where_a_text_goes_on():
     assert span_likelihood(scored(choice, "echo"), ONE, Span("owl yes", 3))[0] == -1.5
     unlisted = lists(["owl", "yes"], [None, -1.5], [0, 3])
     assert span_likelihood(scored(unlisted, "echo"), GeneratedTokens(1, 0), Span("owl yes", 3))[0] == -1.5
+
+
+SPACED = ["The opposite of hot is ", "Bees make \n"]
+
+
+def test_a_kept_space_is_no_part_of_what_is_scored(bench, served, endpoint, batch_of):
+    rows = [
+        {"kind": "loglikelihood", "prompts": [text], "continuations": ["cold"], "keeps_space": True}
+        for text in SPACED
+    ]
+    outcome = bench.ask(endpoint(served(), tokenizer="bytes"), batch_of(rows))
+    for row, context in zip(outcome.rows, SPACED, strict=True):
+        values = score([*context.encode(), *b"cold"])[-len(b"cold") :]
+        assert row["lls"] == pytest.approx([sum(value for value, _, _ in values)], abs=1e-9)
+        assert row["token_lengths"] == [len(b"cold")]
+
+
+def test_a_kept_space_has_another_key_and_other_requests_keep_theirs(bench, served, endpoint, batch_of):
+    model = endpoint(served(), tokenizer="bytes")
+    row = {"kind": "loglikelihood", "prompts": [SPACED[0]], "continuations": ["cold"]}
+    assert bench.ask(model, batch_of([row])).tally.sent == 1
+    assert bench.ask(model, batch_of([{**row, "keeps_space": False}])).tally.sent == 0
+    assert bench.ask(model, batch_of([{**row, "keeps_space": True}])).tally.sent == 1
+
+
+def test_a_kept_space_needs_the_tokenizer(bench, served, endpoint, batch_of):
+    row = {"kind": "loglikelihood", "prompts": [SPACED[0]], "continuations": ["cold"], "keeps_space": True}
+    (refused,) = bench.ask(endpoint(served()), batch_of([row])).rows
+    assert refused["status"] == "infra_error"
+    assert "keep_trailing_space needs the model's tokenizer:" in refused["error"]
+
+
+def test_a_kept_space_is_a_token_of_its_own_whatever_the_tokenizer_joins():
+    class Joining(ByteTokenizer):
+        """A space and the letter behind it are one token, as in most vocabularies."""
+
+        def encode(self, text: str) -> list[int]:
+            return [1_000 + ord(part[1]) if len(part) == 2 else ord(part) for part in re.findall(" ?.", text)]
+
+    likelihood = Likelihood("m", EchoMode(0, "echo", ids=True), {}, Joining())
+    moved = Request(b"", "loglikelihood", "a: ", "b")
+    (call,) = likelihood.calls([moved])
+    assert call.body["prompt"] == [(97, 58, 1_098)]
+    (call,) = likelihood.calls([replace(moved, keeps_space=True)])
+    assert call.body["prompt"] == [(97, 58, 32, 98)]

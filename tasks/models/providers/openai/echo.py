@@ -31,6 +31,7 @@ from tasks.models.providers.openai.tokens import (
     Span,
     rolling_spans,
     scored,
+    span_apart,
     text_span,
     token_span,
 )
@@ -153,12 +154,23 @@ class Likelihood(Codec):
             return [text_span("", request.continuation)] if request.continuation else []
         if not request.prompt and not request.continuation:
             raise BadRequest("context and continuation are both empty: there is no log-likelihood")
+        if request.keeps_space:
+            return [self._apart(request, length)]
         if self.tokenizer is not None:
             span = token_span(self.tokenizer, request.prompt, request.continuation, length)
         else:
             span = text_span(request.prompt, request.continuation)
         as_text = self.tokenizer is not None and not self.mode.ids  # then the server's tokens may be others
         return [span] if as_text or span.start < len(span.prompt) else []
+
+    def _apart(self, request: Request, length: int) -> Span:
+        """The span of a pair whose white space between stays with the context."""
+        if self.tokenizer is None or not self.mode.ids:
+            raise BadRequest(
+                "keep_trailing_space needs the model's tokenizer: and an endpoint that takes token ids; in a "
+                "text the server joins the space to the next word"
+            )
+        return span_apart(self.tokenizer, request.prompt, request.continuation, length)
 
     def _sent(self, span: Span) -> Any:
         """A span's prompt as the server takes it; text stands for ids where it takes no others."""

@@ -68,6 +68,15 @@ def token_span(tokenizer: Tokenizer, context: str, continuation: str, max_length
     return clipped(before, after, max_length - 1)
 
 
+def span_apart(tokenizer: Tokenizer, context: str, continuation: str, max_length: int) -> Span:
+    """The span of a pair of which no token reaches over both."""
+    # Behind a line break: many tokenizers put a space before a text's first word.
+    mark = tokenizer.encode("\n")
+    after = tokenizer.encode("\n" + continuation)
+    after = after[len(mark) :] if after[: len(mark)] == mark else tokenizer.encode(continuation)
+    return clipped(tokenizer.encode(context), after, max_length - 1)
+
+
 def clipped(before: Sequence[int], after: Sequence[int], longest: int) -> Span:
     """Context and continuation in one, cut on the left to ``longest`` tokens."""
     tokens = (*before, *after)
