@@ -189,7 +189,8 @@ def probe_model(setup: InferSetup, kind: RequestKind) -> tuple[dict[str, Any], s
     """
     if kind == "generate":
         room_of(setup.model, setup.sampling)  # a prompt that no token is left for is refused before asking
-    found = probe(setup.model, kind, secret, Path(setup.base_dir))
+    model = setup.model.model_copy(update={"sample_params": setup.sampling})
+    found = probe(model, kind, secret, Path(setup.base_dir))
     about = {"base_url": found.base_url, "model": found.model, "served": list(found.served)}
     return about | {"says": dict(found.says)}, found.warning
 

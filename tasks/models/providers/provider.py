@@ -297,6 +297,7 @@ class AskedProvider(Provider[C]):
                 listing = await self.listing(served)
                 if kind != "generate":
                     await self._try(kind, served)
+                refused = await self.doubts(kind, served)
             except AccessDenied as error:
                 raise ModelError(
                     f"model {model.name!r}: {served.base_url} refused access ({error}); {_key_remedy(model)}"
@@ -310,10 +311,15 @@ class AskedProvider(Provider[C]):
         doubts = [
             _not_listed(model, served.model, served.base_url, names),
             unencrypted_key_warning(model, served.base_url) if served.key else None,
+            *refused,
         ]
         told = [doubt for doubt in doubts if doubt is not None]
         says = statement(served.model, listing)
         return ServedIdentity(served.base_url, served.model, names, says, "; ".join(told) or None)
+
+    async def doubts(self, _kind: RequestKind, _served: ServedModel[Any]) -> list[str]:
+        """Warnings about how the endpoint takes requests of a kind."""
+        return []
 
     async def _try(self, kind: RequestKind, served: ServedModel[Any]) -> None:
         transport = self.transport(served, 1)

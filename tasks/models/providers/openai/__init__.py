@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from tasks.datasets.item import RequestKind
 from tasks.messages.media import ReadMedia, refuse_media
 from tasks.models.config import ModelConfig, SampleParams, leaves_thought_open
+from tasks.models.errors import RequestError
 from tasks.models.providers.openai.config import EndpointConfig
+from tasks.models.providers.openai.fields import FittingTransport, refused_by
 from tasks.models.providers.provider import (
+    PROBE_SECONDS,
     AskedProvider,
     Secret,
     ServedModel,
@@ -113,8 +116,33 @@ class OpenAI(AskedProvider[EndpointConfig]):
         if isinstance(codec, Completions) and self.model.tokenizer is not None:
             codec = await self._with_tokens(codec, self.model.tokenizer, transport, served)
         assert isinstance(codec, Generation)
+        codec.refused = refused_by(served.base_url, served.model).names
         await self._limit_stops(codec, transport, served)
         return codec
+
+    async def doubts(self, kind: RequestKind, served: ServedModel[EndpointConfig]) -> list[str]:
+        """What a text is asked without since the endpoint refuses it. One with a key, which may be anybody's,
+        is asked for a token."""
+        if kind != "generate":
+            return []
+        if served.key is not None:
+            await self._ask_for_a_token(served)
+        said = refused_by(served.base_url, served.model).sentence()
+        return [] if said is None else [said]
+
+    async def _ask_for_a_token(self, served: ServedModel[EndpointConfig]) -> None:
+        codec = self.codec("generate", self.model.sample_params)
+        (call,) = codec.calls([Request(b"", "generate", "1 + 1 =", seed=self.model.sample_params.seed)])
+        body = {name: value for name, value in call.body.items() if not name.startswith("stream")}
+        transport = self.transport(served, 1)
+        try:
+            await transport.send(
+                Call(call.path, {**body, **dict.fromkeys(LENGTHS & body.keys(), 1)}), PROBE_SECONDS
+            )
+        except RequestError:
+            pass  # the run's own requests say what is wrong
+        finally:
+            await transport.close()
 
     async def _with_tokens(
         self, codec: "Completions", name: str, transport: Transport, served: ServedModel[EndpointConfig]
@@ -164,11 +192,13 @@ class OpenAI(AskedProvider[EndpointConfig]):
 
     def transport(self, served: ServedModel[EndpointConfig], connections: int) -> Transport:
         """Plain HTTP, or the official client where the config names it."""
+        refused = refused_by(served.base_url, served.model)
         if served.config.client == "http":
-            return self.http(served, connections)
+            return FittingTransport(self.http(served, connections), refused)
         from tasks.models.providers.openai.official import OfficialTransport
 
-        return OfficialTransport(served.base_url, self.headers(served.key), served.key)
+        official = OfficialTransport(served.base_url, self.headers(served.key), served.key)
+        return FittingTransport(official, refused)
 
     def at_server(self, server: RunningServer | None) -> Self:
         """The provider at the server that a step has started; raises ModelError where it needs one and there

@@ -9,7 +9,7 @@ where the tokens were used up before; ``probes`` looks for the marks at the end 
 """
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -189,7 +189,9 @@ class Generation(Codec):
             params.max_completion_tokens,
         )
         self._cut: list[str] = []
-        """Stop sequences that the endpoint does not take: the answer is cut at them here."""
+        """Stop sequences beyond what the endpoint takes: the answer is cut at them here."""
+        self.refused: Collection[str] = ()
+        """Fields that the endpoint does not take at all."""
 
     end: str | None = None
     """The stop sequence that is always sent, the last one."""
@@ -237,8 +239,8 @@ class Generation(Codec):
         beside: dict[str, Any] = {"usage": reply.body.get("usage")}
         if reply.headers:
             beside["headers"] = reply.headers
-        if self._cut:
-            beside["cut"] = self._cut
+        if cut := [*self._cut, *(self._body.get("stop", ()) if "stop" in self.refused else ())]:
+            beside["cut"] = cut
         if len(requests) == 1:
             return [{"choice": choices[0], **beside}]
         together = len(requests)
