@@ -9,9 +9,11 @@ so that a deployment finds the folders of the night it runs in.
 """
 
 import json
+import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,8 +28,9 @@ from tasks.models.addresses import flags_for
 from tasks.models.config import ModelConfig
 from tasks.models.providers.openai.config import EndpointConfig
 from tasks.models.providers.provider import AddressedConfig
-from tasks.serving.config import DEFAULT_PRESET, weights_digest
+from tasks.serving.config import DEFAULT_PRESET, unfinished, weights_digest
 
+logger = logging.getLogger(__name__)
 SERVED: Final = {"max_concurrency": 256}
 """Requests at a server of our own: it works on those together that wait together."""
 
@@ -208,9 +211,20 @@ def _checkpoints(model: ModelConfig, base_dir: str, is_new: IsNew) -> Iterator[M
     found = list(_matches(settings.glob, Path(base_dir)))
     if not found and not settings.new_only:
         raise ConfigError(f"model '{model.name}': checkpoints: nothing matches {settings.glob} in {base_dir}")
+    doubts = {place: unfinished(place) for place, _ in found}
+    reasons = [said for said in doubts.values() if said is not None]
+    if reasons and len(reasons) == len(found) and not settings.new_only:
+        raise ConfigError(f"model '{model.name}': checkpoints: {'; '.join(reasons)}")
+    for said in reasons:
+        _tell_left_out(model.name, said)
+    found = [(place, name) for place, name in found if doubts[place] is None]
     entries = [(place, name, dict(settings.metadata_of(place.as_posix()))) for place, name in found]
     for place, name, metadata in sorted(entries, key=lambda entry: (_step(entry[2]), entry[1])):
-        if settings.new_only and not is_new(weights_digest(place)):
+        try:
+            if settings.new_only and not is_new(weights_digest(place)):
+                continue
+        except (ConfigError, FileNotFoundError) as error:  # removed while it was read
+            _tell_left_out(model.name, str(error))
             continue
         yield model.model_copy(
             update={
@@ -220,6 +234,12 @@ def _checkpoints(model: ModelConfig, base_dir: str, is_new: IsNew) -> Iterator[M
                 "metadata": {**model.metadata, **metadata},
             }
         )
+
+
+@lru_cache(maxsize=1024)
+def _tell_left_out(model: str, reason: str) -> None:
+    """Once: a watch looks every half minute."""
+    logger.warning("model '%s': a checkpoint is left out: %s", model, reason)
 
 
 def _matches(pattern: str, base_dir: Path) -> Iterator[tuple[Path, str]]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import sys
 import time
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from flows.command_line import FAILED, UNDECIDED, command_line, examples, new_ap
 from metrics.errors import ConfigError
 from tasks.usercode.load import trust_what_is_named
 
+logger = logging.getLogger(__name__)
 WATCH_SECONDS = 30.0
 """Between two looks for new checkpoints."""
 
@@ -68,8 +70,12 @@ def _watch(loaded: Any, options: Any, run: Callable[[Any], tuple[int, bool]]) ->
     before: Any = None
     evaluated: Any = None  # what failed is tried again once its files are others
     while True:
-        planned = plan_night(loaded, options, "watch")
-        there = _files(planned)
+        try:
+            planned = plan_night(loaded, options, "watch")
+            there = _files(planned)
+        except OSError as error:  # a trainer removes old checkpoints while they are looked at
+            logger.warning("looked in vain, and look again: %s", error)
+            planned, there = None, []
         if there and there == before and there != evaluated:
             _in_its_night(planned, options, run)
             evaluated = there

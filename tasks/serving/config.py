@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Final, Self
 
+import orjson
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from metrics.config import RunsProgram
@@ -36,9 +37,9 @@ SERVER_SCRIPT: Final = Path(__file__).with_name("transformers_server")
 class Preset:
     """A server known by name.
 
-    ``packages`` are the distributions whose versions are its version; ``flags`` the options that ``dtype``
-    and ``quantization`` go by; ``many_gpus`` is added for more GPUs than one; ``file`` is the suffix of a
-    model's one file, for servers that take no folder.
+    ``packages`` are the distributions whose versions are its version; ``flags`` the options that ``dtype``,
+    ``quantization`` and ``device_map`` go by; ``many_gpus`` is added for more GPUs than one; ``file`` is the
+    suffix of a model's one file, for servers that take no folder.
     """
 
     name: str
@@ -92,7 +93,7 @@ PRESETS: Final = Presets(
             "/health",
             packages=("transformers", "torch"),
             version="3",
-            flags={"dtype": "--dtype"},
+            flags={"dtype": "--dtype", "device_map": "--device-map"},
             install="pip install torch transformers",
         ),
         Preset(
@@ -183,6 +184,11 @@ class ServeConfig(_Frozen):
     )
     dtype: str | None = Field(None, description="such as float32 or bfloat16; default: the server's choice")
     quantization: str | None = Field(None, description="as the server names it")
+    device_map: str | None = Field(
+        None,
+        description="the built-in server: auto, balanced or sequential lays a model over several GPUs (needs "
+        "the package accelerate)",
+    )
     env: Words = Field(
         (), description="names of further environment variables that the server is given; few are by itself"
     )
@@ -279,6 +285,8 @@ _TRAINING: Final = re.compile(
 """What trainers leave beside a model, which no answer hangs on."""
 _HUB: Final = re.compile(r"[\w.-]+/[\w.-]+(?:@[\w./-]+)?")
 _READERS: Final = 4
+_ABOUT: Final = "__metadata__"
+"""What a header of safetensors holds beside tensors."""
 
 
 def weights_identity(path: str, base_dir: Path) -> dict[str, Any]:
@@ -307,12 +315,58 @@ def weights_digest(place: Path) -> str:
     """SHA-256 over names and bytes of what decides the model's answers, 64 hexadecimal digits."""
     if place.is_file():
         return digest([[place.suffix, _kept_digest(place)]])
+    if said := unfinished(place):
+        raise ConfigError(said)
     files = sorted(deciding_files(place))
-    if not any(file.suffix in WEIGHTS for file in files):
-        raise ConfigError(f"{place} holds no weights: expected files such as *.safetensors or *.gguf")
     with ThreadPoolExecutor(_READERS) as pool:
         digests = list(pool.map(_kept_digest, files))
     return digest([[file.name, found] for file, found in zip(files, digests, strict=True)])
+
+
+def unfinished(place: Path) -> str | None:
+    """Why a folder holds no whole model, as one that is still being written; None: names and lengths say
+    that it does."""
+    if place.is_file():
+        return None
+    try:
+        weights = [file for file in deciding_files(place) if file.suffix in WEIGHTS]
+        if not weights:
+            return f"{place} holds no weights: expected files such as *.safetensors or *.gguf"
+        named = {part for index in place.glob("*.index.json") for part in _parts(index)}
+        lacking = sorted(named - {file.name for file in weights})
+        cut = sorted(file.name for file in weights if _is_cut(file))
+    except OSError as error:  # it is being removed
+        return f"{place}: can't be read: {error.strerror or error}"
+    if lacking:
+        return f"{place} lacks {lacking[0]}, which its index names ({len(lacking)} of {len(named)} files)"
+    return f"{place}: {cut[0]} ends before its weights do" if cut else None
+
+
+def _parts(index: Path) -> set[str]:
+    """The files that an index of weights names; none where it can't be read (yet)."""
+    try:
+        return set(orjson.loads(index.read_bytes())["weight_map"].values())
+    except (orjson.JSONDecodeError, LookupError, TypeError, AttributeError):
+        return set()
+
+
+def _is_cut(file: Path) -> bool:
+    """Whether a file of weights is shorter than its own header says; empty ones are."""
+    size = file.stat().st_size
+    if not size or file.suffix != ".safetensors":
+        return not size
+    with file.open("rb") as opened:
+        length, begins = int.from_bytes(opened.read(8), "little"), opened.read(1)
+        if begins != b"{":
+            return False  # no header that can be read
+        if 8 + length > size:
+            return True
+        header = b"{" + opened.read(length - 1)
+    try:
+        ends = [entry["data_offsets"][1] for name, entry in orjson.loads(header).items() if name != _ABOUT]
+    except (orjson.JSONDecodeError, LookupError, TypeError, AttributeError):
+        return False
+    return 8 + length + max(ends, default=0) > size
 
 
 def deciding_files(folder: Path) -> Iterator[Path]:

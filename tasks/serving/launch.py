@@ -290,7 +290,7 @@ def _command(launch: Launch) -> list[str]:
     words = list(preset.command if preset is not None else serve.command or ())
     if preset is not None:
         flags = preset.flags or {}
-        for option in ("dtype", "quantization"):
+        for option in ("dtype", "quantization", "device_map"):
             value = getattr(serve, option)
             if value is not None and option not in flags:
                 raise ConfigError(

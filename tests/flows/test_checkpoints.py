@@ -94,6 +94,48 @@ def test_watching_evaluates_each_checkpoint_once_when_it_is_whole(
     assert looks == [["sums × m-step-100"], ["sums × m-step-200"]]
 
 
+def test_watching_goes_on_beside_checkpoints_that_are_being_written_or_removed(
+    suite: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[list[str]] = []
+    half = tmp_path / "runs" / "step-200"
+    half.mkdir()
+    (half / "config.json").write_text("{}")
+
+    def removed(_: Any) -> Any:
+        monkeypatch.setattr(command, "_files", files)
+        raise FileNotFoundError("step-100")
+
+    files = command._files
+    steps = iter(
+        [
+            lambda: None,
+            lambda: (half / "model.safetensors").write_bytes(b""),
+            lambda: monkeypatch.setattr(command, "_files", removed),
+            lambda: checkpoint(tmp_path, 200),
+            lambda: None,
+            lambda: None,
+        ]
+    )
+
+    def wait(_: float) -> None:
+        step = next(steps, None)
+        if step is None:
+            raise KeyboardInterrupt
+        step()
+
+    def run(_: Any) -> tuple[int, bool]:
+        night = plan_night(load_suite(suite), options(tmp_path), f"night {len(looks)}")
+        looks.append(evaluated(night))
+        complete(night)
+        return 0, True
+
+    monkeypatch.setattr(command.time, "sleep", wait)
+    with pytest.raises(KeyboardInterrupt):
+        command._watch(load_suite(suite), options(tmp_path), run)
+    assert looks == [["sums × m-step-100"], ["sums × m-step-200"]]
+
+
 def test_watching_what_could_never_be_new_is_refused(suite: Path, tmp_path: Path) -> None:
     config = yaml.safe_load((tmp_path / "sums.yaml").read_text())
     config["models"] = [{"name": "m", "checkpoints": "runs/step-*"}]

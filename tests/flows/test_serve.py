@@ -1,6 +1,7 @@
 """Folders of weights, from the config to numbers: servers start only where an answer is missing, in turn."""
 
 import json
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -80,6 +81,22 @@ def test_a_pattern_that_matches_nothing_is_refused(sweep: Path) -> None:
         with_checkpoints(config)
 
 
+def test_a_checkpoint_without_whole_weights_is_left_out_and_told(
+    sweep: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "runs" / "step-950").mkdir()
+    (tmp_path / "runs" / "step-200" / "model.safetensors").write_bytes(b"")
+    config = with_checkpoints(load_config(sweep))
+    assert [model.metadata["step"] for model in config.models] == [100, 300, 900, 1000]
+    left_out = [text for text in caplog.messages if "a checkpoint is left out" in text]
+    assert ["step-200: model.safetensors ends before" in text for text in left_out] == [True, False]
+    assert "step-950 holds no weights" in left_out[1]
+    for step in STEPS:
+        (tmp_path / "runs" / f"step-{step}" / "model.safetensors").write_bytes(b"")
+    with pytest.raises(ConfigError, match=r"step-100: model\.safetensors ends before its weights do; "):
+        with_checkpoints(load_config(sweep))
+
+
 @pytest.mark.parametrize(
     ("override", "said"),
     [
@@ -134,7 +151,11 @@ def test_a_sweep_takes_servers_in_turn_and_a_second_one_takes_none(
 def test_a_checkpoint_that_can_not_be_loaded_takes_no_other_with_it(
     sweep: Path, tmp_path: Path, evaluate: Callable[..., Any]
 ) -> None:
+    for step in (400, 500, 600):
+        shutil.copytree(tmp_path / "runs" / "step-300", tmp_path / "runs" / f"step-{step}")
+        (tmp_path / "runs" / f"step-{step}" / "model.safetensors").write_bytes(b"weights %d" % step)
     (tmp_path / "runs" / "step-200" / "broken.txt").write_text("")
+    (tmp_path / "runs" / "step-2000").mkdir()  # being written
     written(tmp_path, "--die", "4")
     ran = evaluate(sweep, "--json")
     assert ran.code == 1
@@ -142,8 +163,12 @@ def test_a_checkpoint_that_can_not_be_loaded_takes_no_other_with_it(
     assert rows["sft-step-200"]["status"] == "failed"
     assert "CUDA out of memory" in rows["sft-step-200"]["error"]
     assert "the last words" in rows["sft-step-200"]["error"]
-    for step in (100, 300, 900, 1000):
+    for step in (100, 300, 400, 500, 600, 900, 1000):
         assert rows[f"sft-step-{step}"]["value"] == 0.2
+    assert "sft-step-2000" not in rows
+    report = (tmp_path / "out" / "report.html").read_text()
+    assert 'id="checkpoints"' in report, "the curve of the seven others"
+    assert "exact_match,none: best at step 100 (0.2000)" in report
     assert events(tmp_path, "start").count("step-100") == 2  # it died, and was started again
 
 

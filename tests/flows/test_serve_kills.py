@@ -165,14 +165,20 @@ MOMENTS: dict[str, tuple[Callable[[Path, Path], bool], list[str]]] = {
     "asked": (came("asked", 2), ["--pause", "600"]),
     "released": (released, []),
 }
+HELD: dict[str, tuple[Callable[[Path, Path], bool], list[str]]] = {
+    f"{word} {count}": (came(word, count), ["--hold", word, str(count), "no-such-file"])
+    for word, count in [("start", 2), *(("asked", count) for count in range(1, 40, 3))]
+}
+"""Moments at which a server goes no further: the first checkpoint's up to 20 answers, then the second's."""
+SIGNALS = [(number, moment) for number in (signal.SIGTERM, signal.SIGINT) for moment in MOMENTS]
+SIGNALS += [(signal.SIGTERM, moment) for moment in HELD]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
-@pytest.mark.parametrize("moment", list(MOMENTS))
+@pytest.mark.parametrize(("number", "moment"), SIGNALS, ids=[f"{one.name} {at}" for one, at in SIGNALS])
 def test_one_signal_ends_a_served_run_at_any_moment(
     home: Path, tmp_path: Path, places: Path, own_environment: dict[str, str], moment: str, number: int
 ) -> None:
-    is_now, behaviour = MOMENTS[moment]
+    is_now, behaviour = {**MOMENTS, **HELD}[moment]
     config(tmp_path, *behaviour)
     environment = {**own_environment, "TMPDIR": str(tmp_path)}
     with (tmp_path / "said").open("w") as said, subprocess.Popen(

@@ -27,10 +27,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from .jobs import Overloaded, Refused
-from .passes import last_line
+from .loading import last_line, load
 from .service import Service
 from .worker import Worker
 
@@ -72,11 +71,13 @@ class Handler(BaseHTTPRequestHandler):
             return
         try:
             body = json.loads(content)
+            if not isinstance(body, dict):
+                raise Refused("expected a JSON object")
             unknown = sorted(name for name in body.keys() - KNOWN if body[name] is not None)
             if unknown:
                 raise Refused(f"this server does not take {', '.join(unknown)}")
             reply = answer(body)
-        except (Refused, ValueError, KeyError, AttributeError, TypeError) as error:
+        except (Refused, ValueError) as error:
             self._send(400, _error(str(error)))
         except Overloaded as error:
             self._send(503, _error(str(error)))
@@ -134,8 +135,7 @@ def chosen_device(said: str) -> str:
     return "mps" if torch.backends.mps.is_available() else "cpu"
 
 
-def main() -> None:
-    """Loads the model and serves it until it is ended."""
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description="Serves a folder of Hugging Face weights.")
     parser.add_argument("--model", required=True)
     parser.add_argument("--name")
@@ -143,18 +143,20 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--dtype", default="auto", choices=("auto", "float32", "bfloat16", "float16"))
     parser.add_argument("--device", default="auto")
+    parser.add_argument("--device-map", help="auto, balanced, sequential …: over several GPUs")
     parser.add_argument("--batch-bytes", type=int, default=None, help="of logits, in one pass")
     parser.add_argument("--rows", type=int, default=64, help="sequences that are generated at once")
     parser.add_argument("--trust-remote-code", action="store_true")
-    told = parser.parse_args()
+    return parser
+
+
+def main() -> None:
+    """Loads the model and serves it until it is ended."""
+    told = _parser().parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     device = chosen_device(told.device)
     dtype = told.dtype if told.dtype == "auto" else getattr(torch, told.dtype)
-    tokenizer = AutoTokenizer.from_pretrained(told.model, trust_remote_code=told.trust_remote_code)
-    model = AutoModelForCausalLM.from_pretrained(
-        told.model, dtype=dtype, trust_remote_code=told.trust_remote_code
-    )
-    model.to(device).eval()
+    model, tokenizer = load(told, device, dtype)
     size = told.batch_bytes or (4 << 30 if device == "cuda" else 1 << 27)
     worker = Worker(model, tokenizer, size // 4, told.rows)
     Handler.service = Service(worker, told.name or told.model)

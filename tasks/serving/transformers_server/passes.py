@@ -9,6 +9,8 @@ from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
 from transformers import DynamicCache
 
+from .loading import last_line
+
 ALIKE = 0.75
 """How long the shortest row of a pass is, as a share of the longest: the difference is work for nothing."""
 
@@ -241,11 +243,6 @@ def _away(one: torch.Tensor, other: torch.Tensor) -> float:
     """The largest difference of two log-probabilities; more than any where one is none."""
     found = float((one.float().log_softmax(-1) - other.float().log_softmax(-1)).abs().max())
     return found if found == found else float("inf")
-
-
-def last_line(error: Exception) -> str:
-    """What an error says, as the last line of its trace does."""
-    return f"{type(error).__name__}: {error}".strip().splitlines()[0]
 
 
 def _positions(mask: torch.Tensor) -> torch.Tensor:

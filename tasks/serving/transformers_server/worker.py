@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from .jobs import Job, Overloaded, Refused, Sampling, SharedPrefix, shared_prefixes
-from .passes import ALIKE, KeptRows, Passes, PlainRows, last_line
+from .loading import last_line
+from .passes import ALIKE, KeptRows, Passes, PlainRows
 
 LENGTHS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length")
 

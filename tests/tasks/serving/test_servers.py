@@ -1,5 +1,6 @@
 """A model's server starts, is ready, and is ended with everything that it started, whatever is killed."""
 
+import json
 import os
 import signal
 import socket
@@ -413,3 +414,48 @@ def test_presets_are_filled_in_whole(weights: Path, monkeypatch: pytest.MonkeyPa
         assert command[-2:] == ("--seed", "1")
         assert not [word for word in command if "{" in word.replace("{port}", "")]
         assert "{port}" in command
+
+
+SPREAD: dict[str, tuple[str, ...]] = {
+    "transformers": ("--dtype", "bfloat16", "--device-map", "auto"),
+    "vllm": ("--dtype", "bfloat16", "--quantization", "awq", "--tensor-parallel-size", "4"),
+    "sglang": ("--dtype", "bfloat16", "--quantization", "awq", "--tp", "4"),
+}
+
+
+@pytest.mark.parametrize("preset", SPREAD)
+def test_one_server_on_several_gpus_is_told_how_to_lie_over_them(
+    weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, preset: str
+) -> None:
+    monkeypatch.setattr(launch, "visible_gpus", lambda: tuple(launch.Gpu(str(n)) for n in range(4)))
+    # A stand-in for the server's Python: it notes its words and the GPUs that it sees, and serves.
+    python = tmp_path / "python"
+    python.write_text(
+        f"#!/bin/sh\n''':'\nexec '{sys.executable}' \"$0\" \"$@\"\n'''\n"
+        "import json, os, sys\n"
+        "if '-c' in sys.argv: print('1.0 1.0'); sys.exit()\n"
+        "told = [sys.argv[1:], os.environ.get('CUDA_VISIBLE_DEVICES')]\n"
+        f"open({str(tmp_path / 'told')!r}, 'w').write(json.dumps(told))\n"
+        "port = sys.argv[sys.argv.index('--port') + 1]\n"
+        f"os.execv({sys.executable!r}, [{sys.executable!r}, {str(FAKE)!r}, '--path', {str(weights)!r}, "
+        "'--port', port])\n"
+    )
+    python.chmod(0o755)
+    more: dict[str, Any] = {"device_map": "auto"} if preset == "transformers" else {"quantization": "awq"}
+    serve = ServeConfig(preset=preset, gpus=4, dtype="bfloat16", python=str(python), ready="/", **more)
+    server = start_server(Launch("m", "m", serve, str(weights), "/"))
+    try:
+        assert asked(server) == "42"
+    finally:
+        stop_server(Path(server.folder))
+    words, devices = json.loads((tmp_path / "told").read_text())
+    assert tuple(words[-len(SPREAD[preset]) :]) == SPREAD[preset]
+    assert str(weights) in words
+    assert sorted(devices.split(",")) == ["0", "1", "2", "3"]
+
+
+def test_where_a_model_lies_is_no_part_of_its_identity_and_only_ours_is_told(weights: Path) -> None:
+    spread = ServeConfig(preset="transformers", device_map="auto", version="1")
+    assert launching.server_identity(spread) == launching.server_identity(ServeConfig(version="1"))
+    with pytest.raises(ConfigError, match=r"serve\.device_map: vllm takes none"):
+        check_launch(Launch("m", "m", ServeConfig(preset="vllm", device_map="auto"), str(weights), "/"))

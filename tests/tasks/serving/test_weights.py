@@ -1,5 +1,6 @@
 """Which model a folder holds: told by content, and read once."""
 
+import json
 import os
 import shutil
 from pathlib import Path
@@ -78,6 +79,35 @@ def test_a_folder_without_weights_is_refused(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
     with pytest.raises(ConfigError, match="holds no weights"):
         weights_digest(folder)
+
+
+def safetensors(size: int) -> bytes:
+    header = json.dumps(
+        {"__metadata__": {}, "w": {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}}
+    )
+    return len(header).to_bytes(8, "little") + header.encode() + bytes(size)
+
+
+def test_weights_that_are_still_being_written_are_told(folder: Path) -> None:
+    whole, file = safetensors(100), folder / "model.safetensors"
+    for length in range(len(whole)):
+        file.write_bytes(whole[:length])
+        told = module.unfinished(folder)
+        assert told is None if 0 < length < 9 else "ends before its weights do" in str(told)  # 9: the header
+    file.write_bytes(whole)
+    assert module.unfinished(folder) is None
+    index = {"weight_map": {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    file.rename(folder / "model-00001-of-00002.safetensors")
+    assert "lacks model-00002-of-00002.safetensors, which its index names (1 of 2 files)" in str(
+        module.unfinished(folder)
+    )
+    with pytest.raises(ConfigError, match="lacks model-00002"):
+        weights_digest(folder)
+    (folder / "model-00002-of-00002.safetensors").write_bytes(whole)
+    assert module.unfinished(folder) is None
+    shutil.rmtree(folder)
+    assert "can't be read" in str(module.unfinished(folder))
 
 
 def test_a_hub_name_counts_by_its_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
