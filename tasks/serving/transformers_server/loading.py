@@ -29,7 +29,7 @@ REMEDIES = (
 _PACKAGES = (
     re.compile(r"No module named '([\w.]+)'"),
     re.compile(r"packages? that were not found in your environment: ([\w, -]+)"),
-    re.compile(r"pip install (?:-U )?[`'\"]?([\w.\[\]-]+)"),
+    re.compile(r"pip install (?:-\S+ )*[`'\"]?(\w[\w.\[\]-]*)"),
     re.compile(r"requires (?:the )?[`'\"]?([\w-]+)[`'\"]?(?: library| package|:)"),
 )
 
@@ -41,14 +41,14 @@ def remedy(error: BaseException) -> str | None:
     'a package is missing: install mamba_ssm for the interpreter of the server'
     """
     said = f"{type(error).__name__}: {error}"
-    for pattern, help_ in REMEDIES[:2]:
-        if re.search(pattern, said, re.IGNORECASE):
-            return help_
-    for package in _PACKAGES:
-        if found := package.search(said):
-            name = found[1].partition(".")[0].strip()
-            return f"a package is missing: install {name} for the interpreter of the server"
-    return next((help_ for pattern, help_ in REMEDIES[2:] if re.search(pattern, said, re.IGNORECASE)), None)
+    known = next((help_ for pattern, help_ in REMEDIES if re.search(pattern, said, re.IGNORECASE)), None)
+    if known is not None:
+        return known
+    package = next((found[1] for one in _PACKAGES if (found := one.search(said))), None)
+    if package is None:
+        return None
+    name = package.partition(".")[0].strip()
+    return f"a package is missing: install {name} for the interpreter of the server"
 
 
 def load(told: argparse.Namespace, device: str, dtype: Any) -> tuple[Any, Any]:

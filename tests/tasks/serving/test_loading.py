@@ -20,7 +20,8 @@ SAID = {
     "CUDA out of memory. Tried to allocate 2.00 GiB": "dtype: bfloat16",
     "DefaultCPUAllocator: can't allocate memory: you tried to allocate 99 bytes": "dtype: bfloat16",
     "The checkpoint you are trying to load has model type `qwen9` but Transformers does not recognize this "
-    "architecture.": "newer one",
+    "architecture. You can update Transformers with the command `pip install --upgrade transformers`.":
+        "newer one",
     "Error no file named model.safetensors, or pytorch_model.bin, found in directory ./m.": "lacks files",
     "something else": None,
 }  # fmt: skip
