@@ -433,7 +433,7 @@ def test_one_server_on_several_gpus_is_told_how_to_lie_over_them(
     python.write_text(
         f"#!/bin/sh\n''':'\nexec '{sys.executable}' \"$0\" \"$@\"\n'''\n"
         "import json, os, sys\n"
-        "if '-c' in sys.argv: print('1.0 1.0'); sys.exit()\n"
+        "if '-c' in sys.argv: print(*['1.0'] * (len(sys.argv) - 3)); sys.exit()\n"
         "told = [sys.argv[1:], os.environ.get('CUDA_VISIBLE_DEVICES')]\n"
         f"open({str(tmp_path / 'told')!r}, 'w').write(json.dumps(told))\n"
         "port = sys.argv[sys.argv.index('--port') + 1]\n"
