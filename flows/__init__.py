@@ -19,6 +19,7 @@ def lazy_names(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]
     def getattr_of_package(name: str) -> Any:
         if name not in modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        import_module("flows.server").quiet_in_notebook()  # before Prefect is imported
         return getattr(import_module(modules[name]), name)
 
     return getattr_of_package

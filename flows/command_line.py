@@ -52,6 +52,7 @@ def command_line(app: typer.Typer, arguments: Sequence[str] | None = None) -> No
 
     What the user can mend, a NightjarError, is one line on stderr and exit code 2, never a traceback.
     """
+    _warned.clear()
     with shown_safely(), _store_told():
         try:
             app(arguments)
@@ -79,8 +80,18 @@ def _store_told() -> Iterator[None]:
 
 class _Warnings(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
+        warn(printable(record.getMessage()))
+
+
+_warned: set[str] = set()
+
+
+def warn(sentence: str) -> None:
+    """Prints a warning on stderr, once in a command: several pairs may find the same."""
+    if sentence not in _warned:
+        _warned.add(sentence)
         clear_status()
-        print(f"warning: {printable(record.getMessage())}", file=sys.stderr)
+        print(f"warning: {sentence}", file=sys.stderr)
 
 
 def quiet_prefect() -> None:

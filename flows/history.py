@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flows.command_line import command_line, examples, new_app, print_json
+from flows.command_line import command_line, examples, new_app, print_json, warn
 from metrics.errors import ConfigError
 from tasks.history.layout import Skipped
 from tasks.history.query import QueryResult, compact, query
@@ -116,7 +116,7 @@ def load_retention(path: Path) -> "Retention":
 def warn_of(skipped: Iterable[Skipped]) -> None:
     """Names on stderr the records that nobody can read."""
     for record in skipped:
-        print(f"warning: {record}", file=sys.stderr)
+        warn(str(record))
 
 
 def print_latest(runs: Sequence["Glance"], as_json: bool) -> None:

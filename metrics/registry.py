@@ -70,7 +70,7 @@ class MetricDefinition:
     @property
     def summary(self) -> str:
         """First paragraph of the function's docstring."""
-        return _first_paragraph(self.function)
+        return first_paragraph(self.function)
 
 
 def each_reference(references: Iterable[Any], **_: Any) -> Iterable[Any]:
@@ -97,7 +97,7 @@ class NamedFunction:
     @property
     def summary(self) -> str:
         """First paragraph of the function's docstring."""
-        return _first_paragraph(self.function)
+        return first_paragraph(self.function)
 
 
 @cache
@@ -334,7 +334,8 @@ def _style(function: Callable[..., Any], batched: bool) -> CallStyle:
     return "batched" if batched else "item"
 
 
-def _first_paragraph(function: Callable[..., Any]) -> str:
+def first_paragraph(function: Callable[..., Any]) -> str:
+    """The first paragraph of a function's docstring as one line."""
     return " ".join((inspect.getdoc(function) or "").partition("\n\n")[0].split())
 
 

@@ -9,28 +9,76 @@ when the server is away just then.
 where one failed that is not, it raises in the flow, with which all other tasks end. Here a task behind a
 failed one is NotReady, as among threads.
 
+**Flows that find a server.** A flow that is called where no server is named makes Prefect start a temporary
+one for the call, which a loaded machine gives up waiting for. Here it enters a block first.
+
 **Storage of result records** that is called from threads and loops, and **settings** that hold in threads
 which Prefect starts for itself.
 """
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from typing import Any, TypeVar
+import asyncio
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, ParamSpec, TypeVar
 
 import prefect.context
-from prefect import Task
+from prefect import Flow, Task
 from prefect.client.schemas.objects import State
-from prefect.context import SettingsContext
+from prefect.context import FlowRunContext, SettingsContext
 from prefect.exceptions import UpstreamTaskError
 from prefect.filesystems import WritableFileSystem
 from prefect.futures import PrefectConcurrentFuture, PrefectFuture
 from prefect.results import ResultRecord  # type: ignore[attr-defined]
+from prefect.settings import PREFECT_API_URL
 from prefect.states import Completed, Pending
 from prefect.task_runners import ProcessPoolTaskRunner, TaskRunner, ThreadPoolTaskRunner
 
 from tasks.workers import import_stages
 
+P = ParamSpec("P")
 R = TypeVar("R")
+
+
+class ServedFlow(Flow[P, R]):
+    """A flow that enters ``block`` where it is called outside of a flow run and no server is named."""
+
+    block: Callable[[], AbstractContextManager[Any]]
+    prepare: Callable[[], object]
+    """What may take long before the block: it is called in a thread, so that a notebook's loop goes on."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]
+        """As Prefect's."""
+        call = super().__call__
+        if FlowRunContext.get() is not None or PREFECT_API_URL.value():
+            return call(*args, **kwargs)
+        if self.isasync:
+            return self._served(call, args, kwargs)
+        with self.block():
+            return call(*args, **kwargs)
+
+    async def _served(self, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        await asyncio.to_thread(self.prepare)
+        with self.block():
+            return await call(*args, **kwargs)
+
+    def with_options(self, *args: Any, **kwargs: Any) -> Any:
+        """As Prefect's, which makes a plain flow."""
+        made = super().with_options(*args, **kwargs)
+        made.__class__, made.block, made.prepare = type(self), self.block, self.prepare  # type: ignore[attr-defined]
+        return made
+
+
+def served_flow(
+    block: Callable[[], AbstractContextManager[Any]], prepare: Callable[[], object], **options: Any
+) -> Callable[[Callable[P, R]], Flow[P, R]]:
+    """A decorator as Prefect's ``flow`` with these options; ``block`` and ``prepare``: see ``ServedFlow``."""
+
+    def decorate(function: Callable[P, R]) -> Flow[P, R]:
+        made: ServedFlow[P, R] = ServedFlow(function, **options)
+        made.block, made.prepare = block, prepare
+        return made
+
+    return decorate
 
 
 class LocalFuture(PrefectConcurrentFuture[R]):

@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from prefect import flow
 from prefect.artifacts import create_table_artifact
 from prefect.client.schemas.objects import State
 from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
 
 from flows.compare.runs import STATE_NAMES, change_line, compare_opened, group_of, told_pairs
+from flows.server import own_flow
 from metrics.errors import printable, printable_values
 from tasks.comparison.compare import ComparedPair, Gate
 from tasks.comparison.runs import open_run
@@ -23,7 +23,7 @@ def compare_run_name() -> str:
     return f"{flow_run.parameters.get('base')} ↔ {flow_run.parameters.get('candidate')}"
 
 
-@flow(name="compare", flow_run_name=compare_run_name)
+@own_flow(name="compare", flow_run_name=compare_run_name)
 def compare(base: str, candidate: str, gate: Gate | None = None, store: str | None = None) -> State[Any]:
     """Compares two runs of the store (or two output folders) item by item.
 

@@ -335,6 +335,9 @@ _EXPECTED = {
     "string_too_short": "text that is not empty",
     "string_pattern_mismatch": "text without slashes and control characters",
 }
+_KNOWN = " (known: "
+FEW = 14
+"""So many known keys are listed beside the one that was meant; of more the nearest is enough."""
 SHOWN = 60  # characters of a value that a message repeats
 
 
@@ -385,11 +388,23 @@ def schema_problems(error: ValidationError, model: type[BaseModel], data: Any) -
     for entry in error.errors(include_url=False):
         own = getattr(entry.get("ctx", {}).get("error"), "location", ())
         found.setdefault((*_place(entry, data), *own), []).append(entry)
-    return [
+    problems = [
         Problem(location, _message(location, entries, model, data))
         for location, entries in found.items()
         if not _follows_from_another(location, entries, found)
     ]
+    return _each_list_once(problems)
+
+
+def _each_list_once(problems: Iterable[Problem]) -> list[Problem]:
+    """The problems without lists of known keys that one before them ends with."""
+    said: set[str] = set()
+    shortened = []
+    for location, message in problems:
+        text, _, listed = message.partition(_KNOWN)
+        shortened.append(Problem(location, text if listed and listed in said else message))
+        said.add(listed)
+    return shortened
 
 
 def _follows_from_another(
@@ -454,7 +469,9 @@ def _message(location: Location, entries: list[Mapping[str, Any]], model: type[B
             ]
             elsewhere = f" but of type: {others[0]}" if others else ""
         known = known_keys(meant_models(options, value_at(data, location[:-1])))
-        return f"'{key}' is not a key here{elsewhere or nearest(key, known)} (known: {', '.join(known)})"
+        hint = elsewhere or nearest(key, known)
+        listed = f"{_KNOWN}{', '.join(known)})" if not hint or len(known) <= FEW else ""
+        return f"'{key}' is not a key here{hint}{listed}"
     if kinds == {"missing"}:
         return f"'{location[-1]}' is missing{_purpose(model, location)}"
     if "union_tag_invalid" in kinds:

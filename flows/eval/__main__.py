@@ -11,7 +11,6 @@ if __name__ == "__main__":
         "reading the config"
     )  # before the imports below: they take a second, and a reader should not wonder
 
-import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from pydantic import ValidationError
 
-from flows.command_line import REFUSED, command_line, examples, new_app, print_json, quiet_prefect
+from flows.command_line import REFUSED, command_line, examples, new_app, print_json, quiet_prefect, warn
 from flows.config.schema import Phase, RunOptions
 from metrics.errors import ConfigError
 from tasks.datasets.selection import Selection
@@ -146,7 +145,7 @@ def evaluate_command(
     chosen = choose_configs(inputs)
     clear_status()
     for warning in chosen.warnings:
-        print(f"warning: {warning}", file=sys.stderr)
+        warn(warning)
     if against is not None or gate is not None:
         options = _held_against(chosen, options, against, gate)
     if dry_run or show_prompts is not None:
@@ -288,9 +287,8 @@ def main() -> None:
 
 def _print_warning(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
     """A warning of a metric or a user's code as the other warnings are shown: no file of ours, no source."""
-    clear_status()
     named = "" if issubclass(category, UserWarning) else f"{category.__name__}: "
-    print(f"warning: {named}{message}", file=sys.stderr)
+    warn(f"{named}{message}")
 
 
 def write_harness_files(

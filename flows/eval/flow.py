@@ -25,7 +25,7 @@ from typing import Any
 from uuid import UUID
 
 import httpx
-from prefect import Flow, flow, get_client
+from prefect import Flow, get_client
 from prefect.client.schemas.objects import FlowRun, State
 from prefect.context import SyncClientContext
 from prefect.exceptions import Pause, PrefectException
@@ -47,6 +47,7 @@ from flows.eval.start import (
 )
 from flows.graph.forecast import unanswered, unscored
 from flows.graph.stages import walk
+from flows.server import own_flow
 from metrics.errors import printable
 from tasks.history.layout import known_runs, record_run
 from tasks.history.prune import active_run
@@ -160,7 +161,7 @@ def _plain(parameter: Any) -> dict[str, Any]:
 declare_short_forms()  # Prefect makes the form of the deployment when the flow is defined
 
 
-@flow(
+@own_flow(
     name="evaluate",
     flow_run_name=flow_run_name,
     task_runner=task_runner_named("threads"),

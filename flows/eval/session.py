@@ -25,7 +25,7 @@ from prefect import Flow
 from prefect.client.schemas.objects import State
 from prefect.context import FlowRunContext
 
-from flows.command_line import FAILED, INTERRUPTED, clear_status, status
+from flows.command_line import FAILED, INTERRUPTED, clear_status, status, warn
 from flows.config.checks import MissingReferences, check_templates
 from flows.config.files import kept_outputs
 from flows.config.schema import FAILED_REQUESTS, EvalConfig, Phase, RunOptions
@@ -182,7 +182,7 @@ def check_run(
     doubts = [unanswerable.sentence] if unanswerable is not None else []
     doubts += all_asked(plan, options)
     for warning in [*doubts, *found.warnings, *(failures if session.force else ())]:
-        print(f"warning: {warning}", file=sys.stderr)
+        warn(warning)
     if failures and not session.force:
         raise ConfigError(_shortened_failures(failures))
     return plan
@@ -443,7 +443,7 @@ def _print_forecast(out: "Console", entry: dict[str, Any]) -> None:
     if (stopping := entry["stopping"]) is not None:
         out.print(f"  {stopping['said']}", markup=False)
     for kind, style in (("warnings", "yellow"), ("failures", "bold red"), ("refused", "bold red")):
-        for sentence in entry[kind]:
+        for sentence in dict.fromkeys(entry[kind]):
             said = {"warnings": "warning", "failures": "would fail", "refused": "would be refused"}[kind]
             out.print(f"{said}: {sentence}", style=style, markup=False)
     if entry["failures"]:

@@ -24,12 +24,12 @@ import time
 import urllib.error
 import urllib.request
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 from urllib.parse import urlencode, urlsplit
 
 from flows.server.boundary import HOST, authorization, credential, known_credential, proof, server_folder
@@ -38,8 +38,11 @@ from tasks.reporting.progress import in_notebook
 from tasks.store.home import PROJECT, home, whole_file
 
 if TYPE_CHECKING:
+    from prefect import Flow
     from prefect.context import SettingsContext
 
+P = ParamSpec("P")
+R = TypeVar("R")
 
 PREFERRED_PORT = 4210
 START_SECONDS = 600.0
@@ -337,9 +340,7 @@ def use_server() -> str:
     Must be called before Prefect is imported. Raises ServerError with the log's place when the server does
     not start.
     """
-    os.environ.setdefault("DO_NOT_TRACK", "1")
-    if in_notebook():  # cells show progress and results; the run's page has the log
-        os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "WARNING")
+    quiet_in_notebook()
     configured = os.environ.get(ADDRESS) or _profile_url()
     own = _own_url(configured) if configured else start().url
     if own is not None:
@@ -349,6 +350,22 @@ def use_server() -> str:
     if os.environ.get(CREDENTIAL) in (known_credential(), ""):
         os.environ.pop(CREDENTIAL, None)
     return _ui_of(str(configured))
+
+
+def quiet_in_notebook() -> None:
+    """Keeps Prefect's lines about every task out of a notebook's cells, if Prefect is not imported yet: cells
+    show progress and results, the run's page has the log."""
+    os.environ.setdefault("DO_NOT_TRACK", "1")
+    if in_notebook():
+        os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "WARNING")
+
+
+def own_flow(**options: Any) -> "Callable[[Callable[P, R]], Flow[P, R]]":
+    """A decorator as Prefect's ``flow`` with these options. Where such a flow is called from a script or a
+    notebook that names no server, it finds the project's own, or starts it."""
+    from tasks.prefect_adapter import served_flow
+
+    return served_flow(serving, use_server, **options)
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import logging
-import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -12,7 +11,16 @@ from typing import Annotated, Any
 
 import typer
 
-from flows.command_line import FAILED, UNDECIDED, command_line, examples, new_app, print_json, quiet_prefect
+from flows.command_line import (
+    FAILED,
+    UNDECIDED,
+    command_line,
+    examples,
+    new_app,
+    print_json,
+    quiet_prefect,
+    warn,
+)
 from metrics.errors import ConfigError
 from tasks.usercode.load import trust_what_is_named
 
@@ -55,7 +63,7 @@ def suite_command(
         raise typer.Exit(_watch(loaded, options, lambda chosen: _run(suite, chosen, as_json)))
     planned = check_suite(loaded, options)
     for sentence in check_margins(planned):
-        print(f"warning: {sentence}", file=sys.stderr)
+        warn(sentence)
     raise typer.Exit(_in_its_night(planned, options, lambda chosen: _run(suite, chosen, as_json)))
 
 

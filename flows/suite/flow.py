@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-from prefect import flow, get_run_logger, task
+from prefect import get_run_logger, task
 from prefect.artifacts import create_markdown_artifact
 from prefect.client.schemas.objects import FlowRun, State
 from prefect.context import FlowRunContext
@@ -23,6 +23,7 @@ from prefect.utilities.urls import url_for
 
 from flows.compare.runs import STATE_NAMES
 from flows.eval.flow import evaluate, stopped_state, under_control
+from flows.server import own_flow
 from flows.suite.judging import JudgedNight, judge_night, to_confirm
 from flows.suite.order import let_earlier_nights_go_first
 from flows.suite.plan import (
@@ -68,7 +69,7 @@ def suite_run_name() -> str:
     return f"{name} {due:%Y-%m-%d %H:%M}" + (f"{due::%S}" if due.second else "")
 
 
-@flow(
+@own_flow(
     name="suite",
     flow_run_name=suite_run_name,
     on_cancellation=[record_night_stopped],

@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeVar, get_type_hints
 from metrics.aliases import own_arguments
 from metrics.errors import ConfigError, described, nearest
 from metrics.patterns import bounded
-from metrics.registry import Registry
+from metrics.registry import Registry, first_paragraph
 from metrics.types import OutputType, Resolve
 from scorers.base import FilterError
 from scorers.config import FilterConfig, FilterStepConfig
@@ -48,8 +48,8 @@ class FilterDefinition:
 
     @property
     def summary(self) -> str:
-        """First line of the function's docstring."""
-        return (self.function.__doc__ or "").strip().partition("\n")[0]
+        """First paragraph of the function's docstring."""
+        return first_paragraph(self.function)
 
 
 class FilterRegistry(Registry[FilterDefinition]):

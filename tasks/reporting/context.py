@@ -20,6 +20,7 @@ from tasks.reporting.terminal import next_command
 from tasks.reporting.view import ResultRow, SampleView, facet_names, facet_text
 
 PANELS_OPEN: Final = 8  # further plots are folded away
+ROWS_OPEN: Final = 12  # a longer table that says what the plots show is folded away
 
 
 @dataclass(frozen=True)
@@ -109,6 +110,7 @@ def page_context(
         "run": run_line(manifest),
         "facts": facts(manifest, rows, usage),
         "rows": rows,
+        "table_open": _says_more(rows) or len(rows) <= ROWS_OPEN,
         "outcomes": list(dict.fromkeys(name for row in rows for name in row.outcome_counts)),
         "failed": list(failed.values()),
         "doublings": [row for row in computed if row.doubling is not None],
@@ -176,7 +178,9 @@ def facts(manifest: Mapping[str, Any], rows: Sequence[ResultRow], usage: Usage) 
             "over all pairs",
             _samples_link(outcome="unscored") if unscored else None,
             unscored > 0,
-        ),
+        )
+        if any(row.n_samples for row in rows)
+        else None,
         Fact("failed pairs", numbers.count(failed_pairs), link="#failed", alarming=True)
         if failed_pairs
         else None,
@@ -323,6 +327,11 @@ def _wall_fact(manifest: Mapping[str, Any]) -> Fact | None:
         None,
     )
     return None if seconds is None else Fact("wall time", numbers.duration(seconds))
+
+
+def _says_more(rows: Sequence[ResultRow]) -> bool:
+    """Whether the table of results says what no plot shows: a failure, a note, unscored samples."""
+    return any(row.status == "failed" or row.error or row.n_unscored for row in rows)
 
 
 def _optional_columns(rows: Sequence[ResultRow]) -> frozenset[str]:

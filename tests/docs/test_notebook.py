@@ -27,6 +27,11 @@ async def run():
 
 asyncio.run(run())
 """
+SERVER_KNOWS = """
+from flows.server import ask, serving
+with serving():
+    print([run["state_name"] for run in ask("/flow_runs/filter", {})])
+"""
 
 
 @pytest.mark.services
@@ -41,12 +46,17 @@ def test_page_runs_from_top_to_bottom(tmp_path: Path) -> None:
             [sys.executable, "-c", RUNNER, str(page)],
             cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300, check=False,
         )  # fmt: skip
+        known = subprocess.run(
+            [sys.executable, "-c", SERVER_KNOWS],
+            cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
     finally:
         subprocess.run(
             [sys.executable, "-m", "flows.server", "stop"],
             cwd=ROOT, env=environment, capture_output=True, timeout=60, check=False,
         )  # fmt: skip
     assert ran.returncode == 0, ran.stderr[-3000:]
+    assert known.stdout.strip() == "['Completed', 'Completed']", "both runs are on the own server's pages"
     assert " | INFO " not in ran.stdout + ran.stderr, "Prefect's lines about every task run are left out"
     blocks = re.findall(r"^```python\n", page.read_text(encoding="utf-8"), re.MULTILINE)
     assert ran.stdout.count("ran:") == len(blocks) > 5

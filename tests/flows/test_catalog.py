@@ -37,6 +37,13 @@ def test_every_registered_name_is_listed(kind: str, names: object) -> None:
     assert set(names) <= {entry.name for entry in catalog(kind)}  # type: ignore[call-overload]
 
 
+def test_no_meaning_ends_within_a_sentence() -> None:
+    cut = [
+        (entry.kind, entry.name) for entry in catalog() if entry.meaning and entry.meaning[-1] not in ".:!?"
+    ]
+    assert cut == []
+
+
 @pytest.mark.parametrize("kind", ["metrics", "aggregations", "reductions"])
 def test_range_direction_meaning_and_source_are_given(kind: str) -> None:
     lacking = [

@@ -65,8 +65,17 @@ def test_the_config_that_the_cases_spoil_is_valid(folder: Path) -> None:
 def test_a_mistake_is_answered_with_file_line_and_expectation(folder: Path, case: str) -> None:
     old, new, message = REFUSED[case]["old"], REFUSED[case]["new"], REFUSED[case]["message"]
     assert old in VALID
-    expected = message.replace("{folder}", str(folder)).replace("{keys}", KEYS)
+    expected = message.replace("{folder}", str(folder))
     assert refused(folder, VALID.replace(old, new, 1)) == expected
+
+
+def test_known_keys_are_listed_once_and_not_beside_the_one_that_was_meant(folder: Path) -> None:
+    said = refused(folder, VALID + "modells: []\nzzzz: 1\nqqqq: 2\nprompt: hi\n")
+    lines = {line.split(": ")[1]: line for line in said.splitlines()}
+    assert lines["modells"].endswith("'modells' is not a key here; did you mean 'models'?")
+    assert "'prompt_template'?" in lines["prompt"]
+    assert lines["zzzz"].endswith(KEYS)
+    assert lines["qqqq"].endswith("'qqqq' is not a key here")
 
 
 @pytest.mark.parametrize("case", REFUSED)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from flows.command_line import INTERRUPTED, command_line, new_app
+from flows.command_line import INTERRUPTED, command_line, new_app, warn
 
 Evaluate = Callable[..., Any]
 
@@ -94,3 +94,18 @@ def test_an_interruption_that_python_wraps_is_one(
         command_line(app, [])
     assert getattr(raised.value, "code", INTERRUPTED) == INTERRUPTED
     assert capsys.readouterr().err == ""
+
+
+def test_a_warning_is_printed_once_in_a_command(capsys: pytest.CaptureFixture[str]) -> None:
+    app = new_app()
+
+    @app.command()
+    def check() -> None:
+        for sentence in ("the list lacks 'm'", "the list lacks 'm'", "another"):
+            warn(sentence)
+
+    for _ in range(2):
+        with pytest.raises(SystemExit):
+            command_line(app, [])
+        said = capsys.readouterr().err
+        assert said.splitlines() == ["warning: the list lacks 'm'", "warning: another"]

@@ -100,11 +100,11 @@ class CompareBrowserView {
   row(index, row, query) {
     const [b, c] = [this.paired.base[row], this.paired.candidate[row]];
     const sign = (pair, value) => (value === null || value === undefined ? '?' : this.shares.has(pair) && (value === 0 || value === 1) ? (value ? '✓' : '✗') : score(value));
-    const badges = this.chosenPairs(index, query).slice(0, 2).map((pair) => {
+    const badges = namedChips(this.chosenPairs(index, query), (pair, name) => {
       const change = index.mean[pair][row];
       const kind = change === null ? 'unscored' : change > 0 ? 'full' : change < 0 ? 'none' : '';
       const sides = [b < 0 ? '–' : sign(pair, this.base.index.mean[pair]?.[b]), c < 0 ? '–' : sign(pair, this.candidate.index.mean[pair]?.[c])];
-      return element('span', { class: `chip ${kind}`, title: pair, text: sides.join(' → ') });
+      return element('span', { class: `chip ${kind}`, title: pair, text: `${sides.join(' → ')}${name}` });
     });
     const names = Object.values(index.facets).filter(({ values }) => values.length > 1).slice(0, 2).map(({ values, codes }) => values[codes[row]]);
     return [
@@ -122,6 +122,7 @@ class CompareBrowserView {
   async detail(row, browser) {
     const sides = await Promise.all([this.side(this.base, this.paired.base[row]), this.side(this.candidate, this.paired.candidate[row])]);
     const there = sides.filter(Boolean);
+    this.differences = new Map();
     const toggle = element('button', { type: 'button', class: 'quiet', 'aria-pressed': String(this.marking), text: 'Mark differences', onclick: () => { this.marking = !this.marking; browser.choose(browser.chosen, { read: true }); } });
     const facets = Object.entries(this.index.facets).map(([name, { values, codes }]) => (codes[row] < 0 ? null : `${name}: ${values[codes[row]]}`)).filter(Boolean);
     return [
@@ -136,6 +137,12 @@ class CompareBrowserView {
         element('h4', { class: 'side-name', text: page.names[i] }),
         ...(side ? this.answers(side, sides[1 - i], i ? '+' : '-') : [element('p', { class: 'dim', text: 'This run does not have it.' })])))),
     ];
+  }
+
+  // Both sides show the same difference.
+  difference(repeat, first, second) {
+    if (!this.differences.has(repeat)) this.differences.set(repeat, difference(first, second));
+    return this.differences.get(repeat);
   }
 
   prompts(there) {
@@ -155,7 +162,7 @@ class CompareBrowserView {
     return sample.responses.map((response, repeat) => {
       const theirs = other?.sample.responses[repeat];
       const steps = this.marking && response.text && theirs?.text
-        ? difference(...(kind === '-' ? [response.text, theirs.text] : [theirs.text, response.text])) : null;
+        ? this.difference(repeat, ...(kind === '-' ? [response.text, theirs.text] : [theirs.text, response.text])) : null;
       return responseView(question, sample, repeat, this.shares, steps ? () => diffText(steps, kind) : markedText);
     });
   }

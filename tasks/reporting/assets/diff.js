@@ -1,21 +1,37 @@
 // Word by word difference of two texts (Myers 1986), for texts of the length of prompts and responses.
 
 const DIFF_EDITS = 1500; // with more edits than this the texts have nothing to do with each other
+const DIFF_CHARACTERS = 400000; // of what differs on both sides: more would hold the page up for seconds
+const DIFF_WORD = 200;
+const AROUND = 500; // characters shown at either end of a long stretch that both sides have
 
 const diffWords = (text) => text.match(/\s+|[\p{L}\p{N}_]+|[^\s\p{L}\p{N}_]/gu) ?? [];
 
 // Pairs of [kind, text]: ' ' in both, '-' only in the first, '+' only in the second; null: too different to say.
 function difference(first, second) {
-  const a = diffWords(first);
-  const b = diffWords(second);
-  let head = 0;
-  while (head < a.length && head < b.length && a[head] === b[head]) head++;
-  let tail = 0;
-  while (tail < a.length - head && tail < b.length - head && a[a.length - 1 - tail] === b[b.length - 1 - tail]) tail++;
-  const middle = shortestEdit(a.slice(head, a.length - tail), b.slice(head, b.length - tail));
+  const [head, tail] = alikeEnds(first, second);
+  const middles = [first, second].map((text) => text.slice(head, text.length - tail));
+  if (middles[0].length + middles[1].length > DIFF_CHARACTERS) return null;
+  const middle = shortestEdit(...middles.map(diffWords));
   if (!middle) return null;
-  return [[' ', a.slice(0, head).join('')], ...middle, [' ', a.slice(a.length - tail).join('')]].filter(([, text]) => text);
+  return [[' ', first.slice(0, head)], ...middle, [' ', first.slice(first.length - tail)]].filter(([, text]) => text);
 }
+
+// How many characters both begin with, and how many they end with: whole words, unless a word has no end.
+function alikeEnds(a, b) {
+  const inWord = (text, at) => at > 0 && at < text.length && /^(\s\s|[\p{L}\p{N}_]{2})$/u.test(text.slice(at - 1, at + 1));
+  const most = Math.min(a.length, b.length);
+  let head = 0;
+  while (head < most && a[head] === b[head]) head++;
+  for (let back = 0; back < DIFF_WORD && head > 0 && (inWord(a, head) || inWord(b, head) || lowHalf(a, head)); back++) head--;
+  let tail = 0;
+  while (tail < most - head && a[a.length - 1 - tail] === b[b.length - 1 - tail]) tail++;
+  const cut = (text) => inWord(text, text.length - tail) || lowHalf(text, text.length - tail);
+  for (let back = 0; back < DIFF_WORD && tail > 0 && (cut(a) || cut(b)); back++) tail--;
+  return [head, tail];
+}
+
+const lowHalf = (text, at) => /[\uDC00-\uDFFF]/.test(text[at] ?? '');
 
 function shortestEdit(a, b) {
   const most = Math.min(a.length + b.length, DIFF_EDITS);
@@ -76,8 +92,24 @@ function readable(steps) {
   return merged;
 }
 
-// One side of a difference: what the other side does not have is marked.
+// One side of a difference: what the other side does not have is marked. Of a long text what is alike is left out.
 function diffText(steps, kind) {
-  return element('pre', { dir: 'auto', class: 'response' }, ...steps.filter(([step]) => step === ' ' || step === kind)
-    .map(([step, text]) => (step === ' ' ? document.createTextNode(text) : element(kind === '-' ? 'del' : 'ins', { text }))));
+  const own = steps.filter(([step]) => step === ' ' || step === kind);
+  const mark = (step, text) => (step === ' ' ? document.createTextNode(text) : element(kind === '-' ? 'del' : 'ins', { text }));
+  return folded(own.reduce((sum, [, text]) => sum + text.length, 0), (end) => {
+    const pieces = [];
+    let left = end;
+    for (const [step, text] of own) {
+      if (left <= 0) break;
+      const shown = end === Infinity ? text : step === ' ' ? endsOf(text) : beginning(text, left);
+      left -= shown.length;
+      pieces.push(mark(step, shown));
+    }
+    return element('pre', { dir: 'auto', class: 'response' }, ...pieces);
+  });
+}
+
+function endsOf(text) {
+  if (text.length <= 3 * AROUND) return text;
+  return `${text.slice(0, AROUND)}\n… ${count(text.length - 2 * AROUND)} characters alike …\n${text.slice(-AROUND)}`;
 }

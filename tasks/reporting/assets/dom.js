@@ -30,6 +30,20 @@ function score(value) {
   return value.toFixed(Math.abs(value) < 10 ? 4 : 2).replace(/0+$/, '').replace(/\.$/, '');
 }
 
+// A long text is shown by its beginning, with a button for the rest: a megabyte takes a browser seconds to lay out.
+const LONG = 20000;
+const BEGINNING = 3000;
+const size = (n) => (n < 1e6 ? `${Math.round(n / 1e3)} KB` : `${Number((n / 1e6).toPrecision(2))} MB`);
+const beginning = (text, end) => (text.length > end ? `${text.slice(0, end).replace(/[\uD800-\uDBFF]$/, '')}…` : text);
+
+// `draw(end)` makes the element of the first so many characters.
+function folded(length, draw) {
+  if (length <= LONG) return draw(Infinity);
+  const made = element('div', { class: 'folded' }, draw(BEGINNING));
+  made.append(element('button', { type: 'button', class: 'quiet', text: `show all ${size(length)}`, onclick: () => made.replaceChildren(draw(Infinity)) }));
+  return made;
+}
+
 const asText = (value) => (typeof value === 'string' ? value : JSON.stringify(value, null, 1));
 
 // Addresses within the page: "#samples?pair=…&outcome=…", so that a finding or a colleague's link opens what it means.

@@ -66,6 +66,9 @@ function currentSection() {
   document.querySelectorAll('main > section[id]').forEach((section) => watch.observe(section));
 }
 
+// Paper has what is folded on the screen.
+window.addEventListener('beforeprint', () => document.querySelectorAll('details.table').forEach((each) => { each.open = true; }));
+
 themes();
 document.querySelectorAll('table.sortable').forEach(sortable);
 currentSection();

@@ -79,11 +79,12 @@ class RunBrowserView {
   row(index, row, query) {
     const chosen = this.chosenPairs(index, query);
     const shares = chosen.filter((pair) => this.shares.has(pair));
-    const badges = (shares.length ? shares : chosen).filter((pair) => index.mean[pair][row] !== null || index.unscored[pair][row]).slice(0, 3).map((pair) => {
+    const scored = (shares.length ? shares : chosen).filter((pair) => index.mean[pair][row] !== null || index.unscored[pair][row]);
+    const badges = namedChips(scored, (pair, name) => {
       const mean = index.mean[pair][row];
       const kind = mean === null ? 'unscored' : !this.shares.has(pair) ? '' : mean === 1 ? 'full' : mean === 0 ? 'none' : 'part';
       const sign = { unscored: '?', full: '✓', none: '✗' }[kind];
-      return badge(kind, sign ?? score(mean), `${pair}: ${score(mean)}`);
+      return badge(kind, `${sign ?? score(mean)}${name}`, `${pair}: ${score(mean)}`);
     });
     if (index.failed[row]) badges.unshift(badge('unscored', 'failed'));
     const names = Object.values(index.facets).slice(0, 2).filter(({ values }) => values.length > 1).map(({ values, codes }) => values[codes[row]]);

@@ -2,7 +2,7 @@
 // and what judges said.
 
 function textBlock(text, properties = {}) {
-  return element('pre', { dir: 'auto', ...properties, text });
+  return folded(text.length, (end) => element('pre', { dir: 'auto', ...properties, text: beginning(text, end) }));
 }
 
 function messages(question) {
@@ -39,7 +39,11 @@ function promptView(question) {
 
 // The response with each filter's find marked. Finds may overlap: the text is cut at every end of every one.
 function markedText(text, finds) {
-  const ends = [...new Set([0, text.length, ...finds.flatMap(({ span }) => span)])].sort((a, b) => a - b);
+  return folded(text.length, (end) => marked(beginning(text, end), finds));
+}
+
+function marked(text, finds) {
+  const ends = [...new Set([0, text.length, ...finds.flatMap(({ span }) => span)])].filter((end) => end <= text.length).sort((a, b) => a - b);
   const pieces = [];
   for (let i = 0; i + 1 < ends.length; i++) {
     const piece = text.slice(ends[i], ends[i + 1]);
@@ -97,6 +101,21 @@ function filterRows(question, sample, repeat, filters, shares) {
   }).filter(Boolean);
 }
 
+// What tells pairs apart: their metrics, their filters, or both; nothing has to where there is one.
+function shortNames(pairs) {
+  if (pairs.length < 2) return new Map(pairs.map((pair) => [pair, '']));
+  const different = (part) => new Set(pairs.map(part)).size === pairs.length;
+  return new Map(pairs.map((pair) => [pair, ` ${different(metricOf) ? metricOf(pair) : different(filterOf) ? filterOf(pair) : pair}`]));
+}
+
+// Chips of the first pairs with their names; the others are counted, and named where one points.
+function namedChips(pairs, chip, shown = 2) {
+  const names = shortNames(pairs);
+  const more = pairs.slice(shown);
+  return [...pairs.slice(0, shown).map((pair) => chip(pair, names.get(pair))),
+    more.length ? element('span', { class: 'chip', title: more.join(', '), text: `+${more.length}` }) : null].filter(Boolean);
+}
+
 const filterOf = (pair) => pair.slice(pair.indexOf(',') + 1);
 const metricOf = (pair) => pair.slice(0, pair.indexOf(','));
 
@@ -110,9 +129,24 @@ function scoreChip(sample, pair, value, repeat, shares) {
     `${metricOf(pair)} `, element('b', { text: `${score(value)}${sign}` }), reason ? `: ${reason}` : '');
 }
 
-function words(details) {
-  return element('dl', { class: 'words' }, ...Object.entries(details).map(([name, value]) => element('div', {},
-    element('dt', { text: name }), element('dd', {}, textBlock(asText(value))))));
+// What a judge or a method left, as names and values: JSON within, and JSON in a text, is taken apart.
+function words(details, depth = 0) {
+  return element('dl', { class: 'words' }, ...Object.entries(details).map(([name, value]) => {
+    const inner = parsed(value);
+    const nested = inner !== null && typeof inner === 'object' && Object.keys(inner).length && depth < 6;
+    return element('div', { class: nested ? 'nested' : null },
+      element('dt', { text: Array.isArray(details) ? Number(name) + 1 : name }),
+      element('dd', {}, nested ? words(inner, depth + 1) : textBlock(asText(inner))));
+  }));
+}
+
+function parsed(value) {
+  if (typeof value !== 'string' || value.length > LONG || !/^\s*[[{]/.test(value)) return value;
+  try {
+    return JSON.parse(value);
+  } catch {
+    return value; // it only begins like JSON
+  }
 }
 
 function judgements(sample, repeat) {
@@ -120,10 +154,10 @@ function judgements(sample, repeat) {
     element('p', {}, element('span', { class: `chip ${label.passed === true ? 'full' : label.passed === false ? 'none' : 'unscored'}` },
       `${label.label} `, element('b', { text: label.passed === true ? 'passed ✓' : label.passed === false ? 'did not pass ✗' : label.status === 'ok' ? score(label.score) : 'unscored' }),
       label.passed !== null && label.score !== null ? ` ${score(label.score)}` : '')),
-    Object.keys(label.details).length ? words(label.details) : null));
+    Object.keys(label.details).length ? element('details', {}, element('summary', { text: 'Details' }), words(label.details)) : null));
   const details = Object.entries(sample.details)
     .filter(([, values]) => values[repeat] && Object.keys(values[repeat]).length)
-    .map(([pair, values]) => element('details', { class: 'judgement', open: Object.keys(sample.details).length < 3 },
+    .map(([pair, values]) => element('details', { class: 'judgement' },
       element('summary', { text: `What ${pair} says` }), words(values[repeat])));
   return [...labels, ...details];
 }

@@ -174,3 +174,37 @@ with get_client(sync_client=True) as client:
         assert (process.returncode, re.findall("free: .*", said)) == (0, ["free: True"]), said
     finally:
         server("stop")
+
+
+@pytest.mark.services
+def test_a_script_that_names_no_server_evaluates_on_the_own_one(
+    home: Path, config: Path, tmp_path: Path
+) -> None:
+    script = f"""
+import asyncio
+import prefect  # its settings are read before the own server is known
+from flows.config import load_config
+from flows.config.schema import RunOptions
+from flows.eval import evaluate
+from flows.server import ask, serving
+
+async def cell():
+    return await evaluate(load_config({str(config)!r}), RunOptions(output={str(tmp_path / "out")!r}))
+
+print(asyncio.run(cell()).report)
+again = evaluate.with_options(name="again")
+asyncio.run(again(load_config({str(config)!r}), RunOptions(output={str(tmp_path / "again")!r})))
+with serving():
+    print(len(ask("/flow_runs/filter", {{}})))
+"""
+    environment = own(home)
+    environment.pop("PREFECT_API_URL", None)
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=PROJECT, env=environment, capture_output=True, text=True,
+        timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    report, known = done.stdout.split()
+    assert Path(report).is_file()
+    assert int(known) >= 2, "both runs are on the own server"
+    assert "temporary server" not in done.stderr

@@ -27,7 +27,7 @@ from tasks.reporting.report import write_report
 from tasks.reporting.view import ResponseView, RunView, SampleView
 from tasks.store.storage import Store
 from tests.tasks.reporting.recorded_runs import record, row
-from tests.tasks.reporting.report_recordings import HOSTILE, generated, gsm8k, run_of
+from tests.tasks.reporting.report_recordings import HOSTILE, generated, gsm8k, result, run_of
 
 pytestmark = pytest.mark.services
 
@@ -595,3 +595,99 @@ CONTRAST = """(selectors) => {
         return [selector, (a + 0.05) / (b + 0.05)];
     }));
 }"""
+
+
+def one_answer(folder: Path, name: str, text: str, **told: Any) -> RunView:
+    """A run of one sample."""
+    sample = SampleView("q1", "m", "default", "How long?", ["42"], [ResponseView(text)], **told)
+    return run_of(lambda: iter([sample]), {"benchmark": "long", "run_id": name})
+
+
+@pytest.mark.parametrize("piece", ["word ", "x"])
+def test_a_megabyte_on_both_sides_is_folded(browser: Any, tmp_path: Path, piece: str) -> None:
+    text = piece * (1_000_000 // len(piece))
+    views = [one_answer(tmp_path, name, f"{name} {text} {name}") for name in ("base", "other")]
+    pages = [write_report(views[0], tmp_path / "r.html").path]
+    pages.append(write_compare_report(*views, [], tmp_path / "c.html").path)
+    for path, times in zip(pages, (1, 2), strict=True):
+        opened = Opened(browser, path)
+        page = opened.ready()
+        buttons = page.get_by_role("button", name="show all 1 MB")
+        buttons.first.wait_for()
+        assert buttons.count() == times
+        assert page.evaluate("document.querySelector('.detail').textContent.length") < 20_000
+        buttons.first.click()
+        assert page.evaluate("document.querySelector('.detail .response').textContent.length") > 1_000_000
+        assert opened.logged == []
+        opened.context.close()
+
+
+def test_a_difference_in_a_megabyte_is_shown_with_what_is_around_it(browser: Any, tmp_path: Path) -> None:
+    start, end = "the same " * 50_000, "as before " * 50_000
+    views = [one_answer(tmp_path, name, f"{start}{name} {end}") for name in ("base", "other")]
+    opened = Opened(browser, write_compare_report(*views, [], tmp_path / "c.html").path)
+    page = opened.ready()
+    page.wait_for_selector(".detail ins")
+    assert [page.locator(f".detail {tag}").inner_text() for tag in ("del", "ins")] == ["base", "other"]
+    assert page.locator(".detail").inner_text().count("characters alike") == 4
+    opened.context.close()
+
+
+def test_texts_that_have_nothing_in_common_are_not_compared_for_long(browser: Any) -> None:
+    page = browser.new_page()
+    found = page.evaluate(f"""() => {{
+        const element = () => null;
+        {read_asset("diff.js")}
+        return difference('ab '.repeat(300000), 'cd '.repeat(300000));
+    }}""")
+    assert found is None
+    page.close()
+
+
+def test_an_error_of_one_long_word_does_not_widen_the_page(browser: Any, tmp_path: Path) -> None:
+    word = "E" * 900
+    scored = result("long", "m", "p", "exact_match,none", [1.0, 0.0], 0)
+    failed = {**result("long", "m", "p", "bleu,none", [], 0), "status": "failed", "error": word}
+    noted = {**scored, "metric": "acc", "error": word}
+    view = run_of(lambda: iter(()), {"benchmark": "long", "run_id": "long"}, [failed, noted, scored])
+    for width in (390, 1280, 1920):
+        opened = Opened(
+            browser, write_report(view, tmp_path / "r.html").path, viewport={"width": width, "height": 900}
+        )
+        opened.page.wait_for_selector("#failed")
+        assert opened.page.evaluate("document.documentElement.scrollWidth") <= width
+        assert word in opened.page.locator("#failed").inner_text()
+        opened.context.close()
+
+
+def test_what_a_judge_left_is_folded_and_taken_apart(browser: Any, tmp_path: Path) -> None:
+    reply = json.dumps({"grades": {"style": 3, "facts": [1, 0]}, "why": "Right, but <i>curt</i>."})
+    told = {
+        "scores": {"judge,none": [0.5]},
+        "filters": {"none": ["42"]},
+        "details": {"judge,none": [{"reply": reply}]},
+    }
+    opened = Opened(browser, write_report(one_answer(tmp_path, "a", "42", **told), tmp_path / "r.html").path)
+    page = opened.ready()
+    page.wait_for_selector(".judgement")
+    assert not page.locator(".judgement").evaluate("node => node.open")
+    page.locator(".judgement summary").click()
+    said = page.locator(".judgement .words").first.inner_text()
+    assert said.split("\n")[-1] == "Right, but <i>curt</i>."
+    assert "style\n3" in said
+    assert "{" not in said
+    opened.context.close()
+
+
+def test_ticks_of_several_pairs_have_names(browser: Any, tmp_path: Path) -> None:
+    pairs = [f"exact_match,filter-{number}" for number in range(6)]
+    told = {
+        "scores": {pair: [1.0] for pair in pairs},
+        "filters": {pair.split(",")[1]: ["42"] for pair in pairs},
+    }
+    opened = Opened(browser, write_report(one_answer(tmp_path, "a", "42", **told), tmp_path / "r.html").path)
+    page = opened.ready()
+    chips = page.locator(".row").first.locator(".chip").all_inner_texts()
+    assert chips == ["✓ filter-0", "✓ filter-1", "+4"]
+    assert page.locator(".row .chip").last.get_attribute("title") == ", ".join(pairs[2:])
+    opened.context.close()

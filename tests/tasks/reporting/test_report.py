@@ -276,3 +276,18 @@ def test_of_many_findings_of_a_kind_a_few_stand_open() -> None:
     assert re.findall(r"model \d", opened) == ["model 5", "model 4"]
     assert "3 more of this kind" in folded
     assert re.findall(r"model \d", folded) == ["model 3", "model 2", "model 1"]
+
+
+def test_a_table_that_repeats_the_plots_is_folded_until_it_says_more(tmp_path: Path) -> None:
+    plain = [result("sums", f"m{number}", "p", "exact_match,none", [1.0, 0.0], 0) for number in range(24)]
+    for rows, opened in ((plain, False), (plain[:6], True), ([*plain, failed_row()], True)):
+        view = run_of(lambda: iter(()), {"benchmark": "sums"}, rows)
+        page = Page(write_report(view, tmp_path / "r.html").path)
+        assert [("open" in about) for tag, about in page.tags if about.get("class") == "table"] == [opened]
+        assert f"{len(rows)} rows as a table" in page.text
+
+
+def test_unscored_is_counted_only_where_something_was_scored(tmp_path: Path) -> None:
+    answered = sample(scores={}, filters={})
+    pages = [Page(write_report(run(one), tmp_path / "r.html").path) for one in (answered, sample())]
+    assert ["over all pairs" in page.text for page in pages] == [False, True]
