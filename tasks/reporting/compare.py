@@ -523,6 +523,7 @@ def _head(base: RunView, candidate: RunView, names: tuple[str, str]) -> dict[str
     return {
         "title": ", ".join(benchmarks) or "Comparison",
         "names": names,
+        "run_ids": " ".join(str(view.manifest.get("run_id") or "") for view in (base, candidate)),
         "runs": [run_line(view.manifest) for view in (base, candidate)],
         "manifests": [
             json.dumps(view.manifest, indent=2, ensure_ascii=False, default=str) for view in (base, candidate)

@@ -3,20 +3,23 @@ next.
 
 A run comes to a line: its headline number, the first pair of the config that has one, for each model and
 prompt. ``glances`` reads it from the history for any number of runs with one query; ``index.html`` of a
-folder of results shows leaderboard, curves over time, runs and comparisons. What grows with every night, the
-older runs and the points of curves, lies as data in ``index-runs.js`` beside it: the page stays small.
+folder of results shows leaderboard, curves over time, runs and comparisons in one file.
 """
 
 import json
 import math
 import os
+import re
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from html import unescape
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
+
+import orjson
 
 from tasks.comparison.runs import changes, costs, unpriced
 from tasks.comparison.trends import Known, known_of_models, ordering_facet
@@ -26,6 +29,7 @@ from tasks.reporting.page import page_parts
 from tasks.reporting.plots import Axis
 from tasks.reporting.report import replacing
 from tasks.reporting.view import short_run_name
+from tasks.store.home import default_store
 from tasks.store.schemas import CELL_FACETS
 from tasks.store.storage import Store
 
@@ -263,104 +267,119 @@ def sweeps(runs: Sequence[Glance]) -> dict[tuple[str, str], tuple[Glance, list[S
     return found
 
 
-@dataclass
-class Course:
-    """A model's numbers on a benchmark over time, oldest first."""
-
-    model: str
-    points: list[tuple[Glance, Score]] = field(default_factory=list)
-
-
-def courses(runs: Sequence[Glance]) -> dict[tuple[str, str], list[Course]]:
-    """Benchmark and pair → the course of each model and prompt that has several runs over as many items."""
-    found: dict[tuple[str, str], dict[str, Course]] = {}
-    for run in reversed(runs):
-        for score in run.scores:
-            name = score.model if score.prompt in ("", "default") else f"{score.model} · {score.prompt}"
-            if run.limit is not None:
-                name += f" · {score.n_items} items"
-            by_model = found.setdefault((run.benchmark, score.pair), {})
-            by_model.setdefault(name, Course(name)).points.append((run, score))
-    several = {
-        key: [course for course in by_model.values() if len(course.points) > 1]
-        for key, by_model in found.items()
-    }
-    return {key: lines for key, lines in several.items() if lines}
-
-
-SCRIPTS: Final = ("dom.js", "page.js", "index.js")
+SCRIPTS: Final = ("dom.js", "page.js", "curves.js", "index.js")
 PAGE: Final = "index.html"
-BESIDE: Final = "index-runs.js"
-NEWEST: Final = 25
-"""Runs that are in the page itself."""
-POINTS: Final = 60
-"""Points of a curve's line, at most; each run has its mark."""
+ROWS: Final = "index-runs.js"
 COMPARISON: Final = "comparison.html"
-LINES: Final = 8
-"""Curves of one picture, at most: the models with the newest runs."""
+NEWEST: Final = 20
+"""Runs that the page names where no script runs, and comparisons that it lists."""
 LEFT, RIGHT, TOP, BOTTOM = 44.0, 348.0, 10.0, 186.0
+_STORE = re.compile(r'<meta name="nightjar-store" content="([^"]*)">')
+_RUNS_OF = re.compile(r'<meta name="nightjar-runs" content="([^"]*)">')
+HEAD: Final = 4096  # characters of a page in which its ``meta`` elements stand
 
 
 def write_index(store: Store, folder: Path) -> Path:
-    """Writes the page of the store's runs into ``folder``; reports and comparisons below it are linked."""
-    runs, nonce = glances(store), secrets.token_urlsafe(16)
-    rows = [_row(run, folder) for run in runs]
-    pictures = [
-        [_curves(f"{benchmark}: {pair}", lines) for (benchmark, pair), lines in courses(runs).items()],
-        [_steps(f"{benchmark}: {pair}", *found) for (benchmark, pair), found in sweeps(runs).items()],
-    ]
+    """Writes the page of the store's runs into ``folder``; reports and comparisons below it are linked.
+
+    The runs lie in a script beside it, so that the page itself stays small whatever their number.
+    """
+    runs = glances(store)
+    rows, compared = [_row(run, folder) for run in runs], _comparisons(folder)
     context = {
         "title": "All runs",
         "run": f"store {store.uri}",
-        "runs": rows,
-        "newest": NEWEST,
-        "beside": BESIDE,
+        "store": store.uri,
+        "rows_file": ROWS,
+        "count": len(runs),
+        "newest": rows[:NEWEST],
         "boards": [_board_shown(board, folder) for board in boards(runs)],
-        "curves": pictures[0],
-        "steps": pictures[1],
-        "comparisons": _comparisons(folder),
+        "steps": [
+            _steps(f"{benchmark}: {pair}", *found) for (benchmark, pair), found in sweeps(runs).items()
+        ],
+        "comparisons": compared[:NEWEST],
         "written": datetime.now().astimezone().strftime("%Y-%m-%d %H:%M"),
     }
-    marks = [line["marks"] for drawn in pictures for picture in drawn for line in picture["lines"]]
-    beside = json.dumps({"runs": [*map(_row_beside, rows[NEWEST:])], "marks": marks}, ensure_ascii=False)
-    before, after = page_parts("index.html", context, SCRIPTS, nonce)
+    before, after = page_parts("index.html", context, SCRIPTS, secrets.token_urlsafe(16))
     path = folder / PAGE
-    with replacing(folder / BESIDE) as file:
-        file.write(f"globalThis.nightjarRuns = {beside};\n")
+    document = {"runs": rows, "comparisons": compared, "store": None if _is_default(store) else store.uri}
+    with replacing(folder / ROWS) as file:
+        file.write(f"globalThis.nightjarRuns = {orjson.dumps(document).decode()};\n")
     with replacing(path) as file:
         file.write(before)
         file.write(after)
     return path
 
 
+def shows_store(folder: Path, store: Store) -> bool:
+    """Whether ``folder`` has a page of this store's runs."""
+    found = _meta(folder / PAGE, _STORE)
+    return found is not None and unescape(found) == store.uri
+
+
+def _meta(page: Path, pattern: re.Pattern[str]) -> str | None:
+    """What an element in the head of a page says; None where there is no such page or element."""
+    try:
+        with page.open(encoding="utf-8", errors="replace") as file:
+            found = pattern.search(file.read(HEAD))
+    except OSError:
+        return None
+    return found[1] if found else None
+
+
+def _is_default(store: Store) -> bool:
+    return store.uri == Store(default_store()).uri
+
+
 def _row(run: Glance, folder: Path) -> dict[str, Any]:
+    """A run as the page's script reads it; its best score, what it took, and a point a curve."""
+    best = run.scores[0] if run.scores else None
     return {
-        "glance": run,
+        "id": run.run_id,
+        "name": run.short_name,
         "when": run.started[:16].replace("T", " "),
+        "benchmark": run.benchmark,
         "models": ", ".join(dict.fromkeys(score.model for score in run.scores)),
+        "status": run.status,
         "link": _link(run, folder),
-        "best": run.scores[0] if run.scores else None,
-        "more": len(run.scores) - 1,
+        "folder": _folder(run, folder),
+        "value": finite(best.value) if best else None,
+        "headline": best.text + (f" +{len(run.scores) - 1}" if run.scores[1:] else "") if best else "",
+        "interval": numbers.interval(best.ci_low, best.ci_high, best.value) if best else "",
+        "pair": best.pair if best else "",
+        "items": best.n_items if best else None,
+        "asked": run.asked,
+        "reused": run.reused,
+        "cost": run.cost,
+        "money": numbers.money(run.cost, run.currency),
+        "seconds": run.seconds,
+        "changed": ", ".join(run.changed),
+        "points": [_point(run, score) for score in run.scores],
     }
 
 
-def _row_beside(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row as the script beside the page has it: what the page shows, and what it sorts by."""
-    run, best = row["glance"], row["best"]
-    return {
-        "when": row["when"], "name": run.short_name, "id": run.run_id, "link": row["link"],
-        "status": run.status, "failed": run.status != "ok", "benchmark": run.benchmark,
-        "models": row["models"], "text": best and best.text, "pair": best and best.pair, "more": row["more"],
-        "value": best and _finite(best.value), "n_items": best and best.n_items,
-        "items": numbers.count(best.n_items) if best else "",
-        "n_asked": run.asked, "asked": numbers.count(run.asked),
-        "n_cost": run.cost or None, "cost": numbers.money(run.cost, run.currency),
-        "changed": ", ".join(run.changed),
-    }  # fmt: skip
+def _point(run: Glance, score: Score) -> list[Any]:
+    """Curve, pair, value, both ends of its interval, text: runs over other items are curves of their own."""
+    name = score.model if score.prompt in ("", "default") else f"{score.model} · {score.prompt}"
+    if run.limit is not None:
+        name += f" · {score.n_items} items"
+    ends = [finite(end) for end in (score.value, score.ci_low, score.ci_high)]
+    return [name, score.pair, *ends, score.text]
 
 
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+def finite(value: float | None) -> float | None:
+    """The number, or None for one that JSON has no word for."""
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _folder(run: Glance, folder: Path) -> str | None:
+    """The run's folder as a command names it; None where it is not there any more."""
+    if not run.output or not Path(run.output).is_dir():
+        return None
+    output = Path(run.output)
+    return (
+        str(Path(folder.name) / output.relative_to(folder)) if output.is_relative_to(folder) else str(output)
+    )
 
 
 def _board_shown(board: Any, folder: Path) -> dict[str, Any]:
@@ -375,7 +394,7 @@ def _link(run: Glance, folder: Path) -> str | None:
     return quote(os.path.relpath(report, folder)) if report.is_file() else None
 
 
-def _comparisons(folder: Path) -> list[dict[str, str]]:
+def _comparisons(folder: Path) -> list[dict[str, Any]]:
     """The comparisons below the folder, the newest first."""
     found = [path for depth in ("*", "*/*", "*/*/*") for path in folder.glob(f"{depth}/{COMPARISON}")]
     found += [path for path in (folder / COMPARISON,) if path.is_file()]
@@ -384,57 +403,11 @@ def _comparisons(folder: Path) -> list[dict[str, str]]:
         {
             "link": quote(os.path.relpath(path, folder)),
             "name": str(path.parent.relative_to(folder)),
+            "runs": (_meta(path, _RUNS_OF) or "").split(),
             "when": datetime.fromtimestamp(path.stat().st_mtime).astimezone().strftime("%Y-%m-%d %H:%M"),
         }
         for path in found
     ]
-
-
-def _curves(title: str, lines: Sequence[Course]) -> Mapping[str, Any]:
-    shown = sorted(lines, key=lambda line: line.points[-1][0].started)[-LINES:]
-    points = [point for line in shown for point in line.points]
-    axis = Axis.around([end for _, score in points for end in _ends(score)])
-    times = [_seconds(run) for run, _ in points]
-    first, last = min(times), max(times)
-
-    def x(run: Glance) -> float:
-        return round(
-            LEFT + (RIGHT - LEFT) * ((_seconds(run) - first) / (last - first) if last > first else 0.5), 2
-        )
-
-    def y(value: float) -> float:
-        return round(BOTTOM - (BOTTOM - TOP) * axis.at(value) / 100, 2)
-
-    def path(ends: Sequence[tuple[float, float]]) -> str:
-        return " ".join(f"{across},{up}" for across, up in ends)
-
-    drawn = []
-    for line in shown:
-        bands = [(run, score) for run, score in line.points if len(_ends(score)) == 3]
-        upper = [(x(run), y(score.ci_high or 0.0)) for run, score in bands]
-        lower = [(x(run), y(score.ci_low or 0.0)) for run, score in bands]
-        drawn.append(
-            {
-                "name": line.model,
-                "points": path(_thinned([(x(run), y(score.value)) for run, score in line.points])),
-                "band": path(_thinned(upper) + _thinned(lower)[::-1]),
-                "marks": [
-                    (x(run), y(score.value), f"{run.name}, {run.started[:16]}: {score.text}")
-                    for run, score in line.points
-                ],
-            }
-        )
-    moments = [points[times.index(moment)][0].started for moment in (first, last)]
-    digits = 10 if moments[0][:10] != moments[1][:10] else 16  # within a day, to the minute
-    moments = [moment[:digits].replace("T", " ") for moment in moments]
-    return {
-        "title": title,
-        "y_ticks": [{"at": y(_value(axis, tick.at)), "text": tick.text} for tick in axis.ticks],
-        "from": moments[0],
-        "to": moments[1],
-        "lines": drawn,
-        "left_out": len(lines) - len(shown),
-    }
 
 
 def _steps(title: str, run: Glance, scores: Sequence[Score]) -> Mapping[str, Any]:
@@ -461,8 +434,8 @@ def _steps(title: str, run: Glance, scores: Sequence[Score]) -> Mapping[str, Any
         lines.append(
             {
                 "name": f"{run.short_name} · {prompt}" if prompt not in ("", "default") else run.short_name,
-                "points": path(_thinned([(x(score), y(score.value)) for score in own])),
-                "band": path(_thinned(upper) + _thinned(lower)[::-1]),
+                "points": path([(x(score), y(score.value)) for score in own]),
+                "band": path(upper + lower[::-1]),
                 "marks": [(x(score), y(score.value), f"{score.model}: {score.text}") for score in own],
             }
         )
@@ -476,14 +449,6 @@ def _steps(title: str, run: Glance, scores: Sequence[Score]) -> Mapping[str, Any
     }
 
 
-def _thinned(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """So many of the points that a small picture can show, evenly, the first and the last among them."""
-    if len(points) <= POINTS:
-        return list(points)
-    last = len(points) - 1
-    return [points[round(number * last / (POINTS - 1))] for number in range(POINTS)]
-
-
 def _value(axis: Axis, at: float) -> float:
     return axis.low + (axis.high - axis.low) * at / 100
 
@@ -492,10 +457,3 @@ def _ends(score: Score) -> list[float]:
     return [
         end for end in (score.value, score.ci_low, score.ci_high) if end is not None and math.isfinite(end)
     ]
-
-
-def _seconds(run: Glance) -> float:
-    try:
-        return datetime.fromisoformat(run.started).timestamp()
-    except ValueError:
-        return 0.0

@@ -5,12 +5,15 @@ import json
 import math
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tasks.reporting.overview import boards, courses, glances, write_index
+from tasks.reporting.compare import write_compare_report
+from tasks.reporting.overview import PAGE, ROWS, boards, glances, shows_store, write_index
 from tasks.store.storage import Store
 from tests.tasks.reporting.recorded_runs import record, row
+from tests.tasks.reporting.report_recordings import run_of
 
 
 @pytest.fixture
@@ -90,16 +93,6 @@ def test_only_runs_over_the_same_items_are_beside_each_other(store: Store) -> No
     assert by_name == {"sums": ["b"], "text": ["b", "a"]}
 
 
-def test_a_course_needs_two_runs_and_goes_from_the_oldest(store: Store) -> None:
-    for night, value in enumerate((0.5, 0.6, 0.4)):
-        record(store, f"night-{night}", night, row("a", value))
-    record(store, "once", 9, row("b", 0.3, benchmark="products"))
-    found = courses(glances(store))
-    assert list(found) == [("sums", "exact_match,none")]
-    (course,) = found["sums", "exact_match,none"]
-    assert [score.value for _, score in course.points] == [0.5, 0.6, 0.4]
-
-
 def test_the_page_links_what_is_there_and_escapes_names(store: Store, tmp_path: Path) -> None:
     folder = tmp_path / "results"
     (folder / "here").mkdir(parents=True)
@@ -116,23 +109,44 @@ def test_the_page_links_what_is_there_and_escapes_names(store: Store, tmp_path: 
     assert "<b>a</b>" not in text
 
 
-def test_the_page_of_300_nights_is_small_and_the_script_beside_it_has_the_others(
-    store: Store, tmp_path: Path
-) -> None:
-    for number in range(300):
-        rows = [row(f"model-{place}", 0.5 + number / 1000, metric="em") for place in range(2)]
-        record(store, f"night-{number}", number, *rows)
+def rows_of(folder: Path) -> dict[str, Any]:
+    """What the script beside the page gives it."""
+    text = (folder / ROWS).read_text(encoding="utf-8")
+    found: dict[str, Any] = json.loads(text.removeprefix("globalThis.nightjarRuns = ").removesuffix(";\n"))
+    return found
+
+
+def test_all_runs_lie_in_the_script_beside_a_page_that_stays_small(store: Store, tmp_path: Path) -> None:
+    for night in range(300):
+        record(store, f"night-{night}", night, row("a", 0.5 + night / 1000), row("b", 0.4))
     page = write_index(store, tmp_path / "results")
     assert page.stat().st_size < 100_000
-    text = page.read_text(encoding="utf-8")
-    assert "275 older runs" in text
-    beside = (page.parent / "index-runs.js").read_text(encoding="utf-8")
-    found = json.loads(beside.removeprefix("globalThis.nightjarRuns = ").removesuffix(";\n"))
-    names = [f"night-{number}" for number in reversed(range(300))]
-    assert [run["id"] for run in found["runs"]] == names[25:]
-    assert [f">{name}<" in text for name in names[:26]] == [True] * 25 + [False]
-    assert [len(marks) for marks in found["marks"]] == [300, 300]
-    assert found["runs"][0]["value"] == pytest.approx(0.774)
+    runs = rows_of(page.parent)["runs"]
+    assert [run["id"] for run in runs[:2]] == ["night-299", "night-298"]
+    assert len(runs) == 300
+    assert [point[0] for point in runs[0]["points"]] == ["a", "b"]
+
+
+def test_the_page_knows_which_comparisons_are_of_which_runs(store: Store, tmp_path: Path) -> None:
+    folder = tmp_path / "results"
+    record(store, "one", 1, row("a", 0.5))
+    views = [run_of(lambda: iter(()), {"benchmark": "sums", "run_id": name}) for name in ("one", "two")]
+    (folder / "both").mkdir(parents=True)
+    write_compare_report(*views, [], folder / "both" / "comparison.html")
+    (folder / "old").mkdir()
+    (folder / "old" / "comparison.html").write_text("one of before")
+    write_index(store, folder)
+    found = {entry["name"]: entry["runs"] for entry in rows_of(folder)["comparisons"]}
+    assert found == {"both": ["one", "two"], "old": []}
+
+
+def test_a_folder_has_the_page_of_one_store(store: Store, tmp_path: Path) -> None:
+    folder = tmp_path / "results"
+    assert not shows_store(folder, store)
+    record(store, "one", 1, row("a", 0.5))
+    assert write_index(store, folder) == folder / PAGE
+    assert shows_store(folder, store)
+    assert not shows_store(folder, Store(str(tmp_path / "another")))
 
 
 def test_the_script_beside_a_page_has_its_nonce_and_no_other_is_let_in(store: Store, tmp_path: Path) -> None:
@@ -141,4 +155,4 @@ def test_the_script_beside_a_page_has_its_nonce_and_no_other_is_let_in(store: St
     nonces = [re.findall(r"'nonce-([^']+)'", html.unescape(text)) for text in texts]
     assert [len(found) for found in nonces] == [1, 1]
     assert nonces[0] != nonces[1]
-    assert f'<script src="index-runs.js" nonce="{nonces[0][0]}"></script>' in texts[0]
+    assert f'<script src="{ROWS}" nonce="{nonces[0][0]}"></script>' in texts[0]

@@ -12,6 +12,7 @@ import io
 import itertools
 import json
 import random
+import shlex
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +22,7 @@ import pytest
 from PIL import Image, ImageDraw
 
 from tasks.reporting.compare import PairView, write_compare_report
-from tasks.reporting.overview import write_index
+from tasks.reporting.overview import ROWS, write_index
 from tasks.reporting.page import read_asset
 from tasks.reporting.report import write_report
 from tasks.reporting.view import ResponseView, RunView, SampleView
@@ -359,7 +360,7 @@ def test_a_page_can_be_read_and_used_everywhere(
     assert min(contrasts.values()) >= 4.5, contrasts
     assert page.evaluate("document.documentElement.scrollWidth") <= window
     assert opened.logged == []
-    beside = [pages[name].with_name("index-runs.js").as_uri()] if name == "index" else []
+    beside = [pages[name].with_name(ROWS).as_uri()] if name == "index" else []
     assert opened.requested == [pages[name].as_uri(), *beside]
     opened.context.close()
 
@@ -405,6 +406,8 @@ def test_the_keyboard_is_enough_for_a_comparison(browser: Any, pages: dict[str, 
 def test_a_thousand_runs_are_looked_through(browser: Any, pages: dict[str, Path]) -> None:
     opened = Opened(browser, pages["index"])
     page = opened.ready()
+    assert page.locator("#found tr").count() == 200
+    page.locator("#more").click()
     assert page.locator("#found tr").count() == 1000
     assert page.locator("#leaderboard table").count() == 5
     assert page.locator("#leaderboard .chip.full").count() == 5
@@ -415,11 +418,86 @@ def test_a_thousand_runs_are_looked_through(browser: Any, pages: dict[str, Path]
     page.keyboard.type("benchmark-3 model-2")
     assert page.locator("#status").inner_text() == "50 of 1,000 runs"
     assert page.locator("#found tr:visible").count() == 50
-    page.keyboard.press("Tab")  # to the table, which scrolls, then to its first heading
-    page.keyboard.press("Tab")
+    for _ in range(
+        6
+    ):  # over three choices and the columns to the table, which scrolls, then to its first heading
+        page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.textContent") == "Started"
     page.keyboard.press("Enter")
-    assert page.locator("#runs th[aria-sort]").inner_text().startswith("Started")
+    assert page.locator("#runs th[aria-sort=ascending]").inner_text().startswith("Started")
+    assert page.evaluate("document.activeElement.textContent") == "Started"
+    page.locator("#runs th", has_text="Headline").get_by_role("button").click()
+    values = [float(text.split()[0]) for text in page.locator("#found td:nth-child(6)").all_inner_texts()]
+    assert values == sorted(values, reverse=True)
+    assert len(values) == 50
+    opened.context.close()
+
+
+def test_runs_are_filtered_and_columns_picked(browser: Any, pages: dict[str, Path]) -> None:
+    opened = Opened(browser, pages["index"])
+    page = opened.ready()
+    page.select_option("#of-benchmark", "benchmark-2")
+    page.select_option("#of-model", "model-3")
+    assert page.locator("#status").inner_text() == "50 of 1,000 runs"
+    page.locator(".columns summary").click()
+    for name in ("Cost", "Changed"):
+        page.get_by_role("checkbox", name=name).click()
+    headings = page.locator("#headings th").all_inner_texts()
+    assert headings == ["Compare", "Started", "Run", "Benchmark", "Models", "Headline", "Asked", "Cost"]
+    assert page.locator("#found tr").first.locator("td").last.inner_text() == "EUR 0.50"
+    opened.context.close()
+
+
+def test_two_ticked_runs_show_their_comparison_or_the_command_that_makes_it(
+    browser: Any, tmp_path: Path
+) -> None:
+    store, folder = Store(str(tmp_path / "store")), tmp_path / "results"
+    for night, name in enumerate(("one", "two", "it's")):
+        (folder / name).mkdir(parents=True)
+        record(store, name, night, row("a", 0.5), output=str(folder / name))
+    views = [run_of(lambda: iter(()), {"benchmark": "sums", "run_id": name}) for name in ("one", "two")]
+    write_compare_report(*views, [], folder / "one" / "comparison.html")
+    opened = Opened(browser, write_index(store, folder))
+    page = opened.ready()
+    page.get_by_role("checkbox", name="Compare two").check()
+    assert page.locator("#pair").inner_text() == "Tick a second run to compare them."
+    page.get_by_role("checkbox", name="Compare one").check()
+    assert page.locator("#pair a").get_attribute("href") == "one/comparison.html"
+    page.get_by_role("checkbox", name="Compare it's").check()
+    assert page.get_by_role("checkbox", checked=True).count() == 2 + 7  # the columns' own boxes, too
+    command = page.locator("#pair pre").inner_text()
+    assert shlex.split(command)[3:5] == ["results/one", "results/it's"]
+    assert opened.logged == []
+    opened.context.close()
+
+
+def test_a_night_is_one_point_of_its_last_run(browser: Any, tmp_path: Path) -> None:
+    store = Store(str(tmp_path / "store"))
+    for number, value in enumerate((0.5, 0.6, 0.4)):
+        record(store, f"night-{number}", number, row("a", value))
+        record(store, f"rerun-{number}", number, row("a", value + 0.01))
+    record(store, "once", 9, row("b", 0.3, benchmark="products"))
+    opened = Opened(browser, write_index(store, tmp_path / "results"))
+    page = opened.ready()
+    assert page.locator("#curves figcaption").all_inner_texts() == ["sums: exact_match,none"]
+    marks = page.locator("#curves circle title").all_text_contents()
+    assert [mark.split(",")[0] for mark in marks] == ["rerun-0", "rerun-1", "rerun-2"]
+    labels = page.locator("#curves svg[role=img] text").all_text_contents()
+    dates = [text for text in labels if "-" in text]
+    assert dates == sorted(set(dates))
+    opened.context.close()
+
+
+@pytest.mark.parametrize("width", [390, 1280, 1920])
+def test_the_table_of_runs_fits_the_window(browser: Any, pages: dict[str, Path], width: int) -> None:
+    opened = Opened(browser, pages["index"], viewport={"width": width, "height": 900})
+    page = opened.ready()
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    inner, outer = page.locator("#runs .scroll").evaluate("box => [box.scrollWidth, box.clientWidth]")
+    assert inner <= outer or width < 800
+    sections = page.locator("main > section:visible")
+    edges = sections.evaluate_all("all => all.map((each) => each.getBoundingClientRect().left)")
+    assert len(set(edges)) == 1, "every section begins at one edge"
     opened.context.close()
 
 
