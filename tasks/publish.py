@@ -124,7 +124,7 @@ class Publication:
     ratings: tuple[ArtifactRef, ...] = ()
     """Strengths of models that were compared, by prompt and filter."""
     index: str | None = None
-    """The folder of results whose index shows this run beside the others; None: its files lie elsewhere."""
+    """The folder of results whose page of all runs is renewed; None: it has none of this store."""
     kept: tuple[str, ...] = ()
     """Files of the output folder that stay as they are, because the run reads them."""
 

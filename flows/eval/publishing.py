@@ -39,12 +39,13 @@ from tasks.models.recordings import recorded_counts
 from tasks.models.records import RequestTally
 from tasks.publish import LostPair, PairNumbers, Publication, Published, publish, publish_to, run_assets
 from tasks.reporting.exports import RunInfo
+from tasks.reporting.overview import shows_store
 from tasks.reporting.view import CellArtifacts
 from tasks.store.home import PROJECT, results_folder, write_json
 from tasks.store.keys import Accounts, Step, digest
 from tasks.store.outputs import MANIFEST
 from tasks.store.schemas import ABSENT
-from tasks.store.storage import ArtifactRef
+from tasks.store.storage import ArtifactRef, Store
 from tasks.workers import workers
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def publish_run(run: Run, task_runs: TaskRuns) -> RunOutcome:
         results=tuple(_numbers(task_runs.numbers.values())),
         counted=_results_of(entry.results for entry in task_runs.verdict_numbers.values()),
         items=_results_of(entry.items for entry in every if entry.items is not None),
-        index=_index_folder(str(run.options.output)),
+        index=_index_folder(str(run.options.output), run.workspace.open()),
         kept=kept_outputs(run.plan.config, Path(str(run.options.output))),
         ratings=_results_of(task_runs.ratings),
         lost=(*_lost_pairs(run, task_runs), *_lost_metrics(run, task_runs)),
@@ -128,10 +129,11 @@ def _send(run: Run, folder: Path) -> dict[str, dict[str, Any]]:
     return sent
 
 
-def _index_folder(output: str) -> str | None:
-    """The folder of results, where the run's own lies in it."""
+def _index_folder(output: str, store: Store) -> str | None:
+    """The folder of results, if the run's own lies in it or it has a page of the runs of this store."""
     folder = results_folder().resolve()
-    return str(folder) if Path(output).resolve().is_relative_to(folder) else None
+    own = Path(output).resolve().is_relative_to(folder)
+    return str(folder) if own or shows_store(folder, store) else None
 
 
 def _numbers(every: Iterable[PairResults]) -> Iterator[PairNumbers]:

@@ -264,3 +264,23 @@ def test_a_suite_refuses_the_night_that_would_write_over_its_data(
     refused = suite_night(folder / "suite.yaml")
     assert refused.code == 2
     assert "would write over metrics.jsonl" in refused.err
+
+
+def test_a_run_that_writes_elsewhere_renews_the_page_of_all_runs_of_its_store(
+    folder: Path, evaluate: Evaluate, tmp_path: Path
+) -> None:
+    config, results = write_config(folder), tmp_path / "results"
+    env = {"NIGHTJAR_RESULTS": str(results)}
+
+    def shown() -> list[str]:
+        text = (results / "index-runs.js").read_text(encoding="utf-8")
+        runs = json.loads(text.removeprefix("globalThis.nightjarRuns = ").removesuffix(";\n"))["runs"]
+        return [run["id"].rpartition("-")[0] for run in runs]
+
+    places = [("results/one", "store"), ("elsewhere", "store"), ("third", "another-store")]
+    for name, (output, store) in zip(("one", "away", "other"), places, strict=True):
+        ran = evaluate(
+            config, "--run-name", name, "--output", tmp_path / output, "--store", tmp_path / store, env=env
+        )
+        assert ran.code == 0, ran.err
+    assert shown() == ["away", "one"]

@@ -106,7 +106,7 @@ class RunsTable {
 
 // The comparison of two runs if it was made, else the command that makes it; the older one is the base.
 function comparisonOf(one, other) {
-  const [base, candidate] = one.when <= other.when ? [one, other] : [other, one];
+  const [base, candidate] = runs.indexOf(one) > runs.indexOf(other) ? [one, other] : [other, one];
   const made = comparisons.find((each) => each.runs[0] === base.id && each.runs[1] === candidate.id);
   const head = element('p', {}, element('b', { text: `${base.name} → ${candidate.name}` }),
     base.benchmark === candidate.benchmark ? null : ' They are runs of different benchmarks: what they have in common is compared.');
