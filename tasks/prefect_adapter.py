@@ -46,7 +46,7 @@ class ServedFlow(Flow[P, R]):
     prepare: Callable[[], object]
     """What may take long before the block: it is called in a thread, so that a notebook's loop goes on."""
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """As Prefect's."""
         call = super().__call__
         if FlowRunContext.get() is not None or PREFECT_API_URL.value():

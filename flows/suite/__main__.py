@@ -146,7 +146,9 @@ def _run(suite: Path, options: Any, as_json: bool) -> tuple[int, bool]:
         from flows.server import link
 
         show_night(document, state.message)
-        print(f"\nfiles:   {document.get('output')}\nPrefect: {link(document['flow_run_url'])}")
+        page = Path(str(document.get("output"))) / "suite.html"
+        files = f"page:    {page}" if page.is_file() else f"files:   {document.get('output')}"
+        print(f"\n{files}\nPrefect: {link(document['flow_run_url'])}")
     evaluations = document.get("evaluations", ())
     is_complete = bool(evaluations) and all(entry["ok"] for entry in evaluations)
     if is_complete and document.get("verdict") == "inconclusive":

@@ -26,6 +26,7 @@ from flows.eval.flow import evaluate, stopped_state, under_control
 from flows.server import own_flow
 from flows.suite.judging import JudgedNight, judge_night, to_confirm
 from flows.suite.order import let_earlier_nights_go_first
+from flows.suite.page import about_night, write_page
 from flows.suite.plan import (
     PlannedEvaluation,
     PlannedNight,
@@ -282,5 +283,8 @@ def _write(night: PlannedNight, judged: JudgedNight) -> None:
         document = orjson.dumps(night_document(judged), option=orjson.OPT_INDENT_2)
         (folder / "suite.json").write_bytes(document)
         (folder / "suite.md").write_text(summary_markdown(judged), encoding="utf-8")
+        about = about_night(judged.night, night.suite.name, printable(headline(judged)), judged.outcome)
+        compared = comparison_document(judged.compared) if judged.compared is not None else None
+        write_page(folder, about, open_night(judged.night, Store(night.store)), compared)
     except OSError as error:
         raise NightjarError(f"{folder}: can't be written: {error.strerror or error}") from error

@@ -28,7 +28,7 @@ def scores_table(runs: Sequence[ComparedRun], pairs: Sequence[Mapping[str, Any]]
 
     ``pairs`` are those of `comparison_document`. A pair that failed says so in the place of its verdict.
     """
-    compared = {_key_of(pair): pair for pair in pairs if pair["candidate_facets"] is not None}
+    compared = {key_of(pair): pair for pair in pairs if pair["candidate_facets"] is not None}
     found = [(key_with_model(result_key(row), run), row) for run in runs for row in run.results]
     return FittedTable(COLUMNS, [_cells(key, row, compared.get(key, {})) for key, row in found])
 
@@ -47,7 +47,8 @@ def _in_brackets(facets: Mapping[str, str]) -> str:
     return f" ({', '.join(facets.values())})" if facets else ""
 
 
-def _key_of(pair: Mapping[str, Any]) -> GroupKey:
+def key_of(pair: Mapping[str, Any]) -> GroupKey:
+    """The group that a pair of `comparison_document` is of."""
     facets = tuple(sorted(pair["candidate_facets"].items()))
     return GroupKey(
         pair["benchmark"], pair["filter"], pair["metric"], pair["reduction"], pair["label"], facets

@@ -114,7 +114,9 @@ def test_a_nights_state_labels_event_and_exit_code_say_its_verdict(
 
 
 @pytest.mark.services
-def test_the_shipped_suite_held_against_itself_passes(suite_night: Callable[..., Any]) -> None:
+def test_the_shipped_suite_held_against_itself_passes(
+    suite_night: Callable[..., Any], tmp_path: Path
+) -> None:
     """The demo's 42 items are too few for the shipped margins; two equal nights are equal nevertheless."""
     first, second = (suite_night("deployments/suites/nightly.yaml") for _ in range(2))
     assert (first.code, first.document["verdict"]) == (0, None)
@@ -122,6 +124,10 @@ def test_the_shipped_suite_held_against_itself_passes(suite_night: Callable[...,
     assert second.document["baseline"] == [first.document["run_id"]]
     (entry,) = second.document["evaluations"]
     assert (entry["requests"]["sent"], entry["requests"]["cached"]) == (42, 0)
+    page = (tmp_path / "night-2" / "suite.html").read_text(encoding="utf-8")
+    assert 'class="chip full">pass</span>' in page
+    assert f'href="{entry["name"]}/report.html"' in page
+    assert first.document["run_id"] in page
     assert {pair["reason"] for pair in second.document["comparison"]["pairs"] if pair["verdict"]} == {
         "every item has the same answer and the same score"
     }

@@ -22,6 +22,7 @@ import pytest
 from PIL import Image, ImageDraw
 
 from tasks.reporting.compare import PairView, write_compare_report
+from tasks.reporting.night import write_night
 from tasks.reporting.overview import ROWS, write_index
 from tasks.reporting.page import read_asset
 from tasks.reporting.report import write_report
@@ -768,4 +769,38 @@ def test_ticks_of_several_pairs_have_names(browser: Any, tmp_path: Path) -> None
     chips = page.locator(".row").first.locator(".chip").all_inner_texts()
     assert chips == ["✓ filter-0", "✓ filter-1", "+4"]
     assert page.locator(".row .chip").last.get_attribute("title") == ", ".join(pairs[2:])
+    opened.context.close()
+
+
+@pytest.mark.parametrize("width", [390, 1280, 1920])
+def test_a_night_of_60_benchmarks_by_3_models_is_a_page(browser: Any, tmp_path: Path, width: int) -> None:
+    models = [LONG, "model-1", "model-2"]
+    cell = {
+        "value": 0.5, "text": "0.5000", "interval": "[0.4000, 0.6000]", "difference": "+0.0100",
+        "verdict": "pass", "failed": 0, "link": "a/report.html",
+    }  # fmt: skip
+    worse = {**cell, "value": 0.25, "verdict": "regression", "failed": 2}
+    names = [f"benchmark-{number}" for number in range(60)]
+    matrix = [{"benchmark": name, "pair": "acc,none", "cells": [cell, worse, None]} for name in names]
+    rows = [
+        {"benchmark": name, "model": model, "group": "", "pair": "acc,none", "value": 0.5, "text": "0.5000",
+         "interval": "", "base": "0.4900", "difference": "+0.0100", "between": "", "verdict": "pass",
+         "reason": "E" * 900}
+        for name in names for model in models
+    ]  # fmt: skip
+    write_night(tmp_path / "suite.html", {
+        "title": "nightly", "run": "nightly-1", "said": "regression", "outcome": "regression",
+        "baseline": "nightly-0", "failed": [{"name": "broken", "message": "E" * 900}], "evaluated": 179,
+        "asked": 10, "reused": 20, "models": models, "matrix": matrix, "rows": rows, "open": False,
+        "notes": ["N" * 900],
+    })  # fmt: skip
+    opened = Opened(browser, tmp_path / "suite.html", viewport={"width": width, "height": 900})
+    page = opened.ready()
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.evaluate(NAMELESS) == []
+    assert page.locator(".matrix tbody tr").count() == 60
+    assert page.locator(".matrix .chip.none", has_text="regression").count() == 60
+    assert page.locator(".matrix td a").first.get_attribute("href") == "a/report.html"
+    assert not page.locator("details.table").evaluate("node => node.open")
+    assert opened.logged == []
     opened.context.close()

@@ -1,0 +1,139 @@
+"""A night as a page, ``suite.html``: benchmark × model with intervals, verdicts and links to reports, then
+every number beside its baseline."""
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+from flows.suite.scores import key_of, night_sentences
+from metrics.statistics.gate import worst_of
+from tasks.comparison.matching import GroupKey, result_key
+from tasks.comparison.runs import ComparedRun, key_with_model
+from tasks.history.layout import Night
+from tasks.reporting import numbers
+from tasks.reporting.night import write_night
+
+PAGE: Final = "suite.html"
+SHOWN_OPEN: Final = 12  # a longer table of all numbers is folded
+NOTHING: Final[Mapping[str, Any]] = {"pairs": (), "changes": ()}
+
+
+@dataclass(frozen=True)
+class Number:
+    """One result row of the night: which run and group it is of, and its pair of the comparison."""
+
+    run: ComparedRun
+    key: GroupKey
+    row: Mapping[str, Any]
+    pair: Mapping[str, Any]
+
+    @property
+    def model(self) -> str:
+        """Which model it is of; "all" where it is of several."""
+        return dict(self.key.facets).get("model_name") or self.row["model_name"] or "all"
+
+    @property
+    def overall(self) -> bool:
+        """Whether it is of no group of items."""
+        return set(dict(self.key.facets)) <= {"model_name", "prompt_template"}
+
+
+def write_page(
+    folder: Path,
+    about: Mapping[str, Any],
+    runs: Mapping[str, ComparedRun],
+    comparison: Mapping[str, Any] | None,
+) -> None:
+    """Writes the page into the night's folder. ``about`` is what `about_night` gives, ``comparison`` what
+    `comparison_document` gives, None without a baseline. Raises OSError."""
+    found = list(_numbers(runs.values(), (comparison or NOTHING)["pairs"]))
+    models = list(dict.fromkeys(number.model for number in found))
+    context = {
+        **about,
+        "models": models,
+        "matrix": [_line(name, own, models, folder) for name, own in _by_benchmark(found).items()],
+        "rows": [_detail(number) for number in found],
+        "open": len(found) <= SHOWN_OPEN,
+        "notes": list(night_sentences(list(runs.values()), comparison or NOTHING)),
+    }
+    write_night(folder / PAGE, context)
+
+
+def about_night(night: Night, title: str, said: str, outcome: str | None) -> dict[str, Any]:
+    """What the head of the page says of a night."""
+    requests = [entry.requests or {} for entry in night.evaluations]
+    return {
+        "title": title,
+        "run": f"{night.run_id} · {night.place[:16].replace('T', ' ')}",
+        "said": said,
+        "outcome": outcome,
+        "baseline": ", ".join(night.baseline),
+        "failed": [entry for entry in night.evaluations if not entry.ok],
+        "evaluated": sum(entry.ok for entry in night.evaluations),
+        "asked": sum(counts.get("sent", 0) for counts in requests),
+        "reused": sum(counts.get("cached", 0) for counts in requests),
+    }
+
+
+def _numbers(runs: Iterable[ComparedRun], pairs: Sequence[Mapping[str, Any]]) -> Iterator[Number]:
+    compared = {key_of(pair): pair for pair in pairs if pair["candidate_facets"] is not None}
+    for run in runs:
+        for row in run.results:
+            key = key_with_model(result_key(row), run)
+            yield Number(run, key, row, compared.get(key, {}))
+
+
+def _by_benchmark(found: Sequence[Number]) -> dict[str, list[Number]]:
+    grouped: dict[str, list[Number]] = {}
+    for number in found:
+        grouped.setdefault(number.key.benchmark, []).append(number)
+    return grouped
+
+
+def _line(benchmark: str, own: Sequence[Number], models: Sequence[str], folder: Path) -> dict[str, Any]:
+    """A benchmark's headline pair, and a cell for each model."""
+    first = next((number.key.pair for number in own if number.row["value"] is not None), "")
+    cells = [_cell([number for number in own if number.model == model], first, folder) for model in models]
+    return {"benchmark": benchmark, "pair": first, "cells": cells}
+
+
+def _cell(own: Sequence[Number], headline: str, folder: Path) -> dict[str, Any] | None:
+    """What a model came to on a benchmark: its number of the headline pair, and the worst verdict of all its
+    pairs; None where it has none."""
+    if not own:
+        return None
+    shown = next((number for number in own if number.key.pair == headline and number.overall), own[0])
+    verdicts = [number.pair["verdict"] for number in own if number.pair.get("verdict")]
+    row, output = shown.row, shown.run.manifest.get("output")
+    report = Path(str(output)) / "report.html"
+    return {
+        "value": row["value"],
+        "text": "failed" if row["status"] == "failed" else numbers.number(row["value"]),
+        "interval": numbers.interval(row["ci_low"], row["ci_high"], like=row["value"]),
+        "difference": numbers.signed(shown.pair.get("difference"), like=row["value"]),
+        "verdict": worst_of(verdicts) if verdicts else None,
+        "failed": sum(number.row["status"] == "failed" for number in own),
+        "link": quote(os.path.relpath(report, folder)) if output and report.is_file() else None,
+    }
+
+
+def _detail(number: Number) -> dict[str, Any]:
+    row, pair, key = number.row, number.pair, number.key
+    facets = [value for name, value in key.facets if name != "model_name"]
+    return {
+        "benchmark": key.benchmark,
+        "model": number.model,
+        "group": " · ".join([*facets, *([key.label] if key.label else [])]),
+        "pair": key.pair,
+        "value": row["value"],
+        "text": "failed" if row["status"] == "failed" else numbers.number(row["value"]),
+        "interval": numbers.interval(row["ci_low"], row["ci_high"], like=row["value"]),
+        "base": numbers.number(pair.get("base"), like=row["value"]),
+        "difference": numbers.signed(pair.get("difference"), like=row["value"]),
+        "between": numbers.interval(pair.get("ci_low"), pair.get("ci_high"), like=row["value"]),
+        "verdict": pair.get("verdict"),
+        "reason": row["error"] if row["status"] == "failed" else pair.get("reason"),
+    }
