@@ -5,7 +5,7 @@ import csv
 import math
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -122,7 +122,7 @@ def warn_of(skipped: Iterable[Skipped]) -> None:
 def print_latest(runs: Sequence["Glance"], as_json: bool) -> None:
     """Prints the runs, the newest first: when, name, headline numbers, what was changed, where they are."""
     if as_json:
-        print_json([run.as_dict() for run in runs])
+        print_json([_told_apart(run.as_dict()) for run in runs])
         return
     from rich.padding import Padding
     from rich.text import Text
@@ -217,7 +217,11 @@ def _cell(value: Any) -> str:
 
 
 def _told_apart(value: Any) -> Any:
-    """A number that JSON has no word for, as text; null stays for what is not there."""
+    """Numbers that JSON has no word for as texts, within lists and mappings too; null stays null."""
+    if isinstance(value, Mapping):
+        return {str(name): _told_apart(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_told_apart(inner) for inner in value]
     if not isinstance(value, float) or math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"

@@ -13,6 +13,7 @@ from metrics.errors import ConfigError
 from tasks.history.layout import record_run
 from tasks.store.schemas import ITEM_ROWS, RESULTS
 from tasks.store.storage import ArtifactRef, Store
+from tests.tasks.reporting.recorded_runs import record, row
 
 
 @pytest.fixture
@@ -35,6 +36,18 @@ def test_json_tells_null_from_what_is_no_number_and_from_infinity(store: Store) 
     answer = history(store, f"SELECT {numbers}", "--json")
     (row,) = json.loads(answer.stdout)
     assert row == {"a": "NaN", "b": "Infinity", "c": "-Infinity", "d": None, "e": 1.5}
+
+
+def test_numbers_within_lists_and_mappings_are_told_apart_too(store: Store) -> None:
+    answer = history(store, "SELECT ['nan'::DOUBLE, 1] AS a, {'x': '-inf'::DOUBLE, 'y': NULL} AS b", "--json")
+    assert json.loads(answer.stdout) == [{"a": ["NaN", 1.0], "b": {"x": "-Infinity", "y": None}}]
+
+
+def test_the_list_of_runs_tells_infinity_from_nothing(store: Store) -> None:
+    record(store, "monday", 1, row("a", float("inf"), stderr=None))
+    (run,) = json.loads(history(store, "--json").stdout)
+    (score,) = run["scores"]
+    assert (score["value"], score["stderr"]) == ("Infinity", None)
 
 
 def test_csv_holds_no_formula(store: Store) -> None:
