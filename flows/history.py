@@ -56,7 +56,7 @@ def history_command(
         bool, typer.Option("--prune", help="Remove artifacts that no kept run refers to")
     ] = False,
     anew: Annotated[
-        bool, typer.Option("--compact", help="Write the history's few files anew from its records")
+        bool, typer.Option("--compact", help="Write the history's few files again from its records")
     ] = False,
     keep: Annotated[
         int | None,

@@ -47,12 +47,12 @@ filter_list:  # what is taken from an answer, and how it is scored
 facets: [model_name, topic]  # a row for each model and each value of the column topic
 """
 SUITE = """\
-# A suite: benchmarks that run every night, held against the last night that passed.
+# A suite: benchmarks that run every night, compared with the last night that passed.
 # Try it: nightjar suite {folder}/suite.yaml
 name: {name}_nightly  # the nights go by this name
 benchmarks: [benchmark.yaml]  # as many as you like
-answers: fresh  # every night asks anew: kept answers say nothing of the model as it is tonight
-baseline: last-passed  # tonight is held against the last night that passed
+answers: fresh  # every night asks again: kept answers say nothing of the model as it is tonight
+baseline: last-passed  # tonight is compared with the last night that passed
 gate:  # when a night is called a regression
   margin: 0.1  # a loss of up to 0.1 is acceptable; with more questions, choose less
   pairs: {{"exact_match,last-number": {{facets: overall}}}}  # all questions together decide

@@ -24,7 +24,7 @@ app = new_app()
 def store_command(
     verify: Annotated[bool, typer.Option("--verify", help="Read every file (the default)")] = False,
     repair: Annotated[
-        bool, typer.Option("--repair", help="Set damaged files aside, make anew what can be made")
+        bool, typer.Option("--repair", help="Set damaged files aside, rebuild what can be rebuilt")
     ] = False,
     store: Annotated[
         str | None, typer.Option(metavar="URI", help="The store; default: the project's own")

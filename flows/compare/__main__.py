@@ -37,7 +37,7 @@ app = new_app()
 def compare_command(
     base: Annotated[str, typer.Argument(help="output folder or run id of the baseline")],
     candidate: Annotated[
-        str | None, typer.Argument(help="output folder or run id that is held against it")
+        str | None, typer.Argument(help="output folder or run id that is compared with it")
     ] = None,
     gate: Annotated[
         Path | None, typer.Option(help="gate file: exit 1 for a regression, 3 if it can't tell")

@@ -28,7 +28,7 @@ _SAYS_NOTHING: Final = {
     "logging": "the terminal shows progress, and the run's page in Prefect has the log",
     "save_intermediate": "every answer is kept as it arrives",
     "batch_size": "requests are sent one by one, as many at a time as max_workers allows",
-    "resume": "every run goes on from what is kept; --refresh infer asks anew",
+    "resume": "every run goes on from what is kept; --refresh infer asks again",
     "resume_from": "every run goes on from what is kept in its store",
     "env_vars": "set them where the command is run",
 }

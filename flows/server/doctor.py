@@ -64,13 +64,15 @@ def _attempted(about: str, part: Callable[[View], Iterator[Diagnosis]], view: Vi
 def _versions(server: str) -> Diagnosis:
     here = version("prefect")
     said = f"nightjar {version('nightjar')}, prefect {here}, the server has {server}"
-    advice = None if server == here else "start the server anew with this environment: make stop, make deploy"
+    advice = (
+        None if server == here else "start the server again with this environment: make stop, make deploy"
+    )
     return Diagnosis("versions", said, advice)
 
 
 def _pending(view: View) -> Iterator[Diagnosis]:
     runs = [run for run in view.runs("PENDING") if view.age(run["state"]["timestamp"]) > STUCK_SECONDS]
-    advice = "look at its worker, or cancel it; the watch schedules those anew whose worker is gone"
+    advice = "look at its worker, or cancel it; the watch schedules those again whose worker is gone"
     for run in runs:
         waited = view.age(run["state"]["timestamp"]) / 60
         yield Diagnosis("stuck run", f"{run['name']} is Pending for {waited:.0f} minutes", advice)

@@ -388,9 +388,9 @@ def _undecidable(planned: PlannedEvaluation, gate: Gate) -> Iterator[str]:
     for name, terms, needed in needs:
         said = f"gate: {name} of {planned.config.name}:"
         if needed is None:
-            yield f"{said} no number of items decides a margin of {terms.margin:g}"
+            yield f"{said} no number of items can rule out a loss of {terms.margin:g}"
         elif items < needed:
-            yield f"{said} {items} items can't decide a margin of {terms.margin:g}; {needed} would do"
+            yield f"{said} {items} items can't rule out a loss of {terms.margin:g}; {needed} would do"
 
 
 def _from_history(planned: PlannedEvaluation, gate: Gate) -> dict[str, str]:

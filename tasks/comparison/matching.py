@@ -167,7 +167,7 @@ def aggregations(
         if found.kind == "sums" and width is not None and width != found.k:
             raise ComparisonError(
                 f"{key.pair}: '{found.name}' adds up {found.k} numbers an item, the rows have {width};"
-                " the run's manifest.json, with its config, has to lie beside them"
+                " the run's manifest.json, with its config, has to be beside them"
             )
         return found
 

@@ -316,7 +316,7 @@ def _planned(store: Store, retention: Retention, now: datetime) -> Pruning:
         manifests = kept_runs(store)
     except HistoryError as error:
         raise HistoryError(
-            f"{error}\nIts run may need anything, so nothing is pruned: mend the file, or remove it"
+            f"{error}\nIts run may need anything, so nothing is pruned: fix the file, or remove it"
         ) from error
     forgotten = _older(manifests, retention.keep) if retention.keep is not None else []
     referred = {

@@ -158,11 +158,11 @@ def _mended(store: Store, name: str) -> str:
         return f"set aside; {saved} of its answers are saved, the others are asked for again"
     store.set_aside(name)
     if folder == COMPACTED:
-        return "set aside, and made anew from the records"
+        return "set aside, and made again from the records"
     if folder in (RUNS, FORGOTTEN, *OF_ROWS):
         run_id = file.rpartition(".")[0]
         made = _from_copy(store, name, folder, run_id)
-        return f"set aside, {'and made anew from the compacted copy' if made else 'nothing else has it'}"
+        return f"set aside, {'and made again from the compacted copy' if made else 'nothing else has it'}"
     if is_artifact(name) or folder == RECORDS:
         return "set aside; its step is computed again by the next run"
     return "set aside"

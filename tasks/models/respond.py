@@ -270,7 +270,7 @@ class KeptCounts:
         if lost := {keys[at] for at in np.flatnonzero(~there).tolist()} - self._unanswered:
             raise DamagedAnswers(
                 f"{len(lost)} kept answers were removed from the store before they were read; "
-                "run again to ask for them anew"
+                "run again: it asks for them"
             )
         asked_at = np.full(len(keys), np.nan)
         asked_at[there] = table.column("asked_at").to_numpy()[there]

@@ -153,6 +153,6 @@ def _sentence(names: Sequence[str], tried: Tried, read: int | None, known: int) 
         sampled = f" (tried: a sample of {tried.items:,} of {known:,} items)"
     return (
         f"{', '.join(names)}: the reference of {len(tried.failed):,} of {tried.items:,} items{sampled} is "
-        f"wrong as its own answer: {shown}; a right answer to them counts as wrong. Mend the references, or "
+        f"wrong as its own answer: {shown}; a right answer to them counts as wrong. Fix the references, or "
         "choose another metric or other arguments"
     )

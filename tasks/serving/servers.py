@@ -210,7 +210,7 @@ def _folders() -> Iterator[Path]:
 
 
 def _failed(model: str, folder: Path, reason: str) -> ServerFailed:
-    return ServerFailed(f"model '{model}': its server can't be had: {_with_log(reason, folder)}", folder)
+    return ServerFailed(f"model '{model}': its server is not available: {_with_log(reason, folder)}", folder)
 
 
 def _with_log(reason: str, folder: Path) -> str:

@@ -392,7 +392,7 @@ class Store:
         except (ValueError, KeyError, TypeError, seals.Broken) as error:
             raise FileDamaged(
                 f"store {self.uri}: {FORMAT_MARK} can't be read ({type(error).__name__}: {error}); if no"
-                " later version of Nightjar has written there, python -m flows.store --repair makes it anew"
+                " later version of Nightjar has written there, python -m flows.store --repair makes it again"
             ) from error
         if version > FORMAT:
             raise StoreError(
@@ -514,7 +514,7 @@ class Store:
             source = self.open(ref.name)
         except FileMissing as error:
             raise ArtifactMissing(
-                f"store {self.uri}: {ref.name} is gone; run again to compute it anew"
+                f"store {self.uri}: {ref.name} is gone; run again: it is computed"
             ) from error
         with source:
             self._verify(ref, source)
@@ -533,7 +533,7 @@ class Store:
             # Out of the way, so that the next run finds it missing and computes it.
             STORE_LOG.warning("%s; it is set aside as %s", error, self.set_aside(ref.name))
             raise ArtifactMissing(
-                f"store {self.uri}: {ref.name} was altered; run again to compute it anew"
+                f"store {self.uri}: {ref.name} was altered; run again: it is computed"
             ) from error
 
     def _check_digest(self, name: str, digest: str, source: IO[bytes]) -> None:
@@ -577,7 +577,7 @@ def remedy(name: str) -> str:
         return "its step is computed again by the next run"
     if folder == "answers" and name.endswith(".parquet"):
         return "its answers are asked for again"
-    return "python -m flows.store --repair sets it aside, and makes it anew where it can"
+    return "python -m flows.store --repair sets it aside, and makes it again where it can"
 
 
 class _PatientFile(io.RawIOBase):

@@ -252,7 +252,7 @@ def load(
             module = theirs.load(path, *arguments, **options)
         except Exception as error:
             raise ConfigError(
-                f"evaluate.load('{path}') can't be had: {type(error).__name__}: {error}"
+                f"evaluate.load('{path}') is not available: {type(error).__name__}: {error}"
             ) from error
         return module.compute(predictions=predictions, references=references, **given)
 

@@ -151,14 +151,14 @@ def test_an_anchor_that_is_not_there_is_refused_before_the_night(tmp_path: Path)
 @pytest.mark.parametrize(
     ("items", "keys", "gate", "said"),
     [
-        (42, {}, {"margin": 0.02}, "42 items can't decide a margin of 0.02; 439 would do"),
+        (42, {}, {"margin": 0.02}, "42 items can't rule out a loss of 0.02; 439 would do"),
         (42, {}, {"margin": 0}, "no number of items decides a margin of 0"),
         (42, {}, {"margin": 0.5}, None),
         (440, {}, {"margin": 0.02}, None),
         (440, {}, {"margin": 0.02, "pairs": {"exact_match,none": {"margin": 0.01}}}, "440 items"),
         # Repeats spread an item's score: nothing is known of that before there are answers.
         (42, {"sample_params": {"num_samples": 4}}, {"margin": 0.02}, None),
-        (4, {"sample_params": {"num_samples": 4}}, {"margin": 0.02}, "4 items can't decide"),
+        (4, {"sample_params": {"num_samples": 4}}, {"margin": 0.02}, "4 items can't rule out"),
         (42, {"dataset": "nowhere.jsonl"}, {"margin": 0.02}, None),  # that evaluation fails by itself
     ],
 )

@@ -56,5 +56,5 @@ def _read(codec: Codec, request: Request, reply: str) -> Answer:
         said = str(error)
     except Exception as error:  # as the engine takes it: one answer, and not the run
         said = f"{type(error).__name__}: {error}"
-    remedy = "--refresh infer asks anew"
+    remedy = "--refresh infer asks again"
     return Answer("infra_error", error=f"the kept reply can't be read: {shortened(said)}; {remedy}")

@@ -1,4 +1,4 @@
-// The runs: they lie in the script beside the page, and are found, sorted and compared here.
+// The runs: they are in the script beside the page, and are found, sorted and compared here.
 
 const { runs, comparisons, store } = globalThis.nightjarRuns ?? { runs: [], comparisons: [], store: null };
 const PAGE_ROWS = 200;

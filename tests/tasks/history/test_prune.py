@@ -199,7 +199,7 @@ def test_a_run_that_begins_while_the_store_is_pruned_waits_until_that_has_ended(
 def test_a_manifest_that_can_not_be_read_stops_pruning(store: Store) -> None:
     stray = artifact(store)
     store.put_bytes("runs/broken.json", b"{")
-    with pytest.raises(HistoryError, match=r"broken\.json can't be read(.|\n)*mend the file, or remove it"):
+    with pytest.raises(HistoryError, match=r"broken\.json can't be read(.|\n)*fix the file, or remove it"):
         prune(store)
     assert store.holds(stray)
 

@@ -70,7 +70,7 @@ def test_a_mended_status_counts_as_what_it_is_now(
     broken = bench.ask(model, problems(2))
     assert (broken.tally.sent, broken.tally.failed, broken.tally.retryable) == (0, 2, 2)
     assert broken.column("error")[0] == (
-        "the kept reply can't be read: of another shape; --refresh infer asks anew"
+        "the kept reply can't be read: of another shape; --refresh infer asks again"
     )
 
 

@@ -239,10 +239,10 @@ def test_a_whole_store_has_nothing_to_mend(made: tuple[Store, ArtifactRef]) -> N
 @pytest.mark.parametrize(
     ("pattern", "done"),
     [
-        (f"runs/{RUN}.json", "made anew from the compacted copy"),
-        (f"history/results/{RUN}.parquet", "made anew from the compacted copy"),
-        (f"history/items/{RUN}.parquet", "made anew from the compacted copy"),
-        ("history/compacted/*.items.parquet", "made anew from the records"),
+        (f"runs/{RUN}.json", "made again from the compacted copy"),
+        (f"history/results/{RUN}.parquet", "made again from the compacted copy"),
+        (f"history/items/{RUN}.parquet", "made again from the compacted copy"),
+        ("history/compacted/*.items.parquet", "made again from the records"),
         ("history/items/wednesday.parquet", "nothing else has it"),
         ("suites/s/n1.json", "set aside"),
         ("score/*.parquet", "computed again by the next run"),
