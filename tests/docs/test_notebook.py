@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -27,6 +28,7 @@ async def run():
 
 asyncio.run(run())
 """
+COMMAND = "python -m flows.compare results/notebook results/notebook-again"
 SERVER_KNOWS = """
 from flows.server import ask, serving
 with serving():
@@ -46,6 +48,10 @@ def test_page_runs_from_top_to_bottom(tmp_path: Path) -> None:
             [sys.executable, "-c", RUNNER, str(page)],
             cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300, check=False,
         )  # fmt: skip
+        compared = subprocess.run(
+            [sys.executable, *shlex.split(COMMAND)[1:]],
+            cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
         known = subprocess.run(
             [sys.executable, "-c", SERVER_KNOWS],
             cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False,
@@ -56,7 +62,9 @@ def test_page_runs_from_top_to_bottom(tmp_path: Path) -> None:
             cwd=ROOT, env=environment, capture_output=True, timeout=60, check=False,
         )  # fmt: skip
     assert ran.returncode == 0, ran.stderr[-3000:]
+    assert compared.returncode == 0, compared.stderr
     assert known.stdout.strip() == "['Completed', 'Completed']", "both runs are on the own server's pages"
+    assert COMMAND in page.read_text(encoding="utf-8")
     assert " | INFO " not in ran.stdout + ran.stderr, "Prefect's lines about every task run are left out"
     blocks = re.findall(r"^```python\n", page.read_text(encoding="utf-8"), re.MULTILINE)
     assert ran.stdout.count("ran:") == len(blocks) > 5
