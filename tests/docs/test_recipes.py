@@ -1,4 +1,4 @@
-"""The recipes, run as they are printed; and each command of the pages: a test runs it, or a reason says why not."""
+"""Recipes run as they are printed; a test runs each command of the other pages, or a reason says why not."""
 
 import os
 import re

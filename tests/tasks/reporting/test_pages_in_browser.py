@@ -419,9 +419,7 @@ def test_a_thousand_runs_are_looked_through(browser: Any, pages: dict[str, Path]
     page.keyboard.type("benchmark-3 model-2")
     assert page.locator("#status").inner_text() == "50 of 1,000 runs"
     assert page.locator("#found tr:visible").count() == 50
-    for _ in range(
-        6
-    ):  # over three choices and the columns to the table, which scrolls, then to its first heading
+    for _ in range(5):  # over two choices and the columns to the table, then to its first heading
         page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.textContent") == "Started"
     page.keyboard.press("Enter")
@@ -445,7 +443,7 @@ def test_runs_are_filtered_and_columns_picked(browser: Any, pages: dict[str, Pat
         page.get_by_role("checkbox", name=name).click()
     headings = page.locator("#headings th").all_inner_texts()
     assert headings == ["Compare", "Started", "Run", "Benchmark", "Models", "Headline", "Asked", "Cost"]
-    assert page.locator("#found tr").first.locator("td").last.inner_text() == "EUR 0.50"
+    assert page.locator("#found tr").first.locator("td").last.inner_text() == "0.5 EUR"
     opened.context.close()
 
 
@@ -453,9 +451,9 @@ def test_two_ticked_runs_show_their_comparison_or_the_command_that_makes_it(
     browser: Any, tmp_path: Path
 ) -> None:
     store, folder = Store(str(tmp_path / "store")), tmp_path / "results"
-    for night, name in enumerate(("one", "two", "it's")):
-        (folder / name).mkdir(parents=True)
-        record(store, name, night, row("a", 0.5), output=str(folder / name))
+    for night, (name, place) in enumerate((("one", "one"), ("two", "two"), ("three", "it's"))):
+        (folder / place).mkdir(parents=True)
+        record(store, name, night, row("a", 0.5), output=str(folder / place))
     views = [run_of(lambda: iter(()), {"benchmark": "sums", "run_id": name}) for name in ("one", "two")]
     write_compare_report(*views, [], folder / "one" / "comparison.html")
     opened = Opened(browser, write_index(store, folder))
@@ -464,7 +462,7 @@ def test_two_ticked_runs_show_their_comparison_or_the_command_that_makes_it(
     assert page.locator("#pair").inner_text() == "Tick a second run to compare them."
     page.get_by_role("checkbox", name="Compare one").check()
     assert page.locator("#pair a").get_attribute("href") == "one/comparison.html"
-    page.get_by_role("checkbox", name="Compare it's").check()
+    page.get_by_role("checkbox", name="Compare three").check()
     assert page.get_by_role("checkbox", checked=True).count() == 2 + 7  # the columns' own boxes, too
     command = page.locator("#pair pre").inner_text()
     assert shlex.split(command)[3:5] == ["results/one", "results/it's"]
@@ -588,6 +586,7 @@ def test_choices_judgements_and_chat_are_shown(browser: Any, tmp_path: Path) -> 
     )
     page = opened.ready()
     page.wait_for_selector(".detail .choices")
+    page.locator(".judgement summary").click()
     text = page.locator(".detail").inner_text()
     assert "<b>Be brief</b>" in text
     assert "Right, but <i>curt</i>." in text
@@ -612,11 +611,11 @@ def test_a_comparison_shows_what_became_worse_first(browser: Any, tmp_path: Path
     opened = Opened(browser, write_compare_report(base, candidate, [pair], tmp_path / "c.html").path)
     page = opened.ready()
     assert page.locator("#status").inner_text() == "1,319 pairs"
-    assert page.locator(".row").first.locator(".chip").first.inner_text() == "✓ → ✗"
+    assert page.locator(".row").first.locator(".chip").first.inner_text() == "✓ → ✗ strict-match"
     page.wait_for_selector(".detail ins")
     assert page.locator(".detail .prompt ins").inner_text() == " Step by step."
     page.select_option("#outcome", "better")
-    assert page.locator(".row").first.locator(".chip").first.inner_text() == "✗ → ✓"
+    assert page.locator(".row").first.locator(".chip").first.inner_text() == "✗ → ✓ strict-match"
     assert "of 1,319 pairs" in opened.search("eggs")
     assert opened.logged == []
     opened.context.close()
