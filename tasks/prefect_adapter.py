@@ -64,8 +64,9 @@ class ServedFlow(Flow[P, R]):
     def with_options(self, *args: Any, **kwargs: Any) -> Any:
         """As Prefect's, which makes a plain flow."""
         made = super().with_options(*args, **kwargs)
-        made.__class__, made.block, made.prepare = type(self), self.block, self.prepare  # type: ignore[attr-defined]
-        return made
+        served = type(self).__new__(type(self))
+        vars(served).update(vars(made), block=self.block, prepare=self.prepare)
+        return served
 
 
 def served_flow(
