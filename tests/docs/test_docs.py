@@ -26,7 +26,11 @@ MADE_UP = {
     "utils.py",
     "site/",
     "records/",
+    "results/",
     "results/index.html",
+    ".nightjar/store/",
+    ".nightjar/journal/",
+    ".nightjar/server/",
 }
 """Names in the pages that are an example's, or that a run or a build makes."""
 OURS = {"flows", "tasks", "scorers", "metrics"}
