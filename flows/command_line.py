@@ -18,7 +18,8 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, TextIO
+from weakref import WeakKeyDictionary
 
 import orjson
 import typer
@@ -83,13 +84,15 @@ class _Warnings(logging.Handler):
         warn(printable(record.getMessage()))
 
 
-_warned: set[str] = set()
+_warned: "WeakKeyDictionary[TextIO, set[str]]" = WeakKeyDictionary()
+"""Where a command prints, and what it warned of there."""
 
 
 def warn(sentence: str) -> None:
     """Prints a warning on stderr, once in a command: several pairs may find the same."""
-    if sentence not in _warned:
-        _warned.add(sentence)
+    warned = _warned.setdefault(sys.stderr, set())
+    if sentence not in warned:
+        warned.add(sentence)
         clear_status()
         print(f"warning: {sentence}", file=sys.stderr)
 
