@@ -1,6 +1,6 @@
 """Takes the pictures of the report that the README shows.
 
-    python docs/screenshots.py REPORT.html [--compare COMPARISON.html] [--output docs/images]
+    python docs/screenshots.py REPORT.html [--compare COMPARISON.html] [--index INDEX.html] [--output IMAGES]
 
 Needs Chromium on the PATH and Playwright, which the test tools bring; downloads nothing and asks no network.
 """
@@ -55,6 +55,12 @@ def read(page: Any) -> None:
     page.wait_for_selector(".detail h3")
 
 
+def tick(page: Any) -> None:
+    """Ticks the two newest runs."""
+    for at in (0, 1):
+        page.locator("#found input").nth(at).check()
+
+
 REPORT = (
     Shot("report", DESKTOP, "light"),
     Shot("report-samples", DESKTOP, "light", samples),
@@ -66,6 +72,7 @@ COMPARISON = (
     Shot("comparison", DESKTOP, "light"),
     Shot("comparison-samples", DESKTOP, "light", samples),
 )
+INDEX = (Shot("runs", DESKTOP, "light", tick),)
 
 
 def main() -> int:
@@ -73,9 +80,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("report", type=Path, help="report.html of a run")
     parser.add_argument("--compare", type=Path, help="page of python -m flows.compare")
+    parser.add_argument("--index", type=Path, help="index.html of a folder of results")
     parser.add_argument("--output", type=Path, default=Path(__file__).parent / "images")
     given = parser.parse_args()
-    pages = [(given.report, REPORT), *([(given.compare, COMPARISON)] if given.compare else [])]
+    named = [(given.report, REPORT), (given.compare, COMPARISON), (given.index, INDEX)]
+    pages = [(path, shots) for path, shots in named if path]
     missing = [str(path) for path, _ in pages if not path.exists()]
     if missing:
         print(f"{', '.join(missing)} is not there; run python -m flows.eval first", file=sys.stderr)

@@ -302,7 +302,8 @@ def write_index(store: Store, folder: Path) -> Path:
     }
     before, after = page_parts("index.html", context, SCRIPTS, secrets.token_urlsafe(16))
     path = folder / PAGE
-    document = {"runs": rows, "comparisons": compared, "store": None if _is_default(store) else store.uri}
+    named = None if _is_default(store) else store.uri
+    document = {"runs": rows, "comparisons": compared, "store": named, "folder": folder.name}
     with replacing(folder / ROWS) as file:
         file.write(f"globalThis.nightjarRuns = {orjson.dumps(document).decode()};\n")
     with replacing(path) as file:

@@ -1,6 +1,6 @@
 // The runs: they are in the script beside the page, and are found, sorted and compared here.
 
-const { runs, comparisons, store } = globalThis.nightjarRuns ?? { runs: [], comparisons: [], store: null };
+const { runs, comparisons, store, folder } = globalThis.nightjarRuns ?? { runs: [], comparisons: [], store: null, folder: '' };
 const PAGE_ROWS = 200;
 
 // Key, heading, whether it is a number, whether it is shown at first, and what a cell holds.
@@ -114,7 +114,7 @@ function comparisonOf(one, other) {
   const quote = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
   const folders = base.folder && candidate.folder;
   const sides = folders ? [base.folder, candidate.folder] : [base.id, candidate.id];
-  const output = folders ? ` --output ${quote(`results/compared/${base.name}-${candidate.name}`.replace(/[^\w./-]+/g, '-'))}` : '';
+  const output = folders ? ` --output ${quote(`${folder}/compared/${base.name}-${candidate.name}`.replace(/[^\w./-]+/g, '-'))}` : '';
   const command = `python -m flows.compare ${sides.map(quote).join(' ')}${output}${store && !folders ? ` --store ${quote(store)}` : ''}`;
   const copy = element('button', { type: 'button', class: 'quiet', text: 'Copy', onclick: () => navigator.clipboard?.writeText(command).then(() => { copy.textContent = 'Copied'; }) });
   return [head, element('p', { class: 'dim', text: folders ? 'No comparison of them yet. This makes one:' : 'This prints their comparison:' }), element('pre', { class: 'manifest', text: command }), copy];
