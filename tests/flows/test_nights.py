@@ -152,7 +152,7 @@ def test_an_anchor_that_is_not_there_is_refused_before_the_night(tmp_path: Path)
     ("items", "keys", "gate", "said"),
     [
         (42, {}, {"margin": 0.02}, "42 items can't rule out a loss of 0.02; 439 would do"),
-        (42, {}, {"margin": 0}, "no number of items decides a margin of 0"),
+        (42, {}, {"margin": 0}, "no number of items can rule out a loss of 0"),
         (42, {}, {"margin": 0.5}, None),
         (440, {}, {"margin": 0.02}, None),
         (440, {}, {"margin": 0.02, "pairs": {"exact_match,none": {"margin": 0.01}}}, "440 items"),
