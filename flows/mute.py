@@ -20,7 +20,7 @@ app = new_app()
 
 @app.command(
     epilog=examples(
-        'python -m flows.mute bleu,whole --until 2026-12-01 --reason "its references are being mended"'
+        'python -m flows.mute bleu,whole --until 2026-12-01 --reason "its references are being fixed"'
     )
 )
 def mute_command(

@@ -21,7 +21,7 @@ from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
 from prefect.utilities.urls import url_for
 
-from flows.compare.runs import STATE_NAMES
+from flows.compare.runs import STATE_NAMES, comparison_document
 from flows.eval.flow import evaluate, stopped_state, under_control
 from flows.server import own_flow
 from flows.suite.judging import JudgedNight, judge_night, to_confirm
@@ -49,6 +49,7 @@ from flows.suite.telling import (
 )
 from flows.suite.words import headline, night_document, noteworthy_pairs, summary_markdown
 from metrics.errors import NightjarError, printable
+from tasks.comparison.runs import open_night
 from tasks.history.nights import Night, NightEvaluation, Notice
 from tasks.history.notices import outstanding
 from tasks.models.engine import RunControl, interrupted
@@ -140,7 +141,7 @@ async def confirm(
     names = await asyncio.to_thread(to_confirm, night, evaluations, begun, rescored)
     if not names:
         return ()
-    get_run_logger().info("a regression is looked at again: asking anew for %s", ", ".join(sorted(names)))
+    get_run_logger().info("a regression is looked at again: asking again for %s", ", ".join(sorted(names)))
     return await evaluate_all(asked_anew(night, names), control)
 
 

@@ -12,7 +12,7 @@ from flows.suite.scores import key_of, night_sentences
 from metrics.statistics.gate import worst_of
 from tasks.comparison.matching import GroupKey, result_key
 from tasks.comparison.runs import ComparedRun, key_with_model
-from tasks.history.layout import Night
+from tasks.history.nights import Night
 from tasks.reporting import numbers
 from tasks.reporting.night import write_night
 

@@ -1,4 +1,4 @@
-"""A regression is looked at again before anybody is told (``confirm: 1``): what regressed is asked anew, in
+"""A regression is looked at again before anybody is told (``confirm: 1``): what regressed is asked again, in
 full, and held against the same baseline.
 
 Each look has half of the night's alpha, and both must say regression. Where the second does not, the pair is
@@ -78,12 +78,12 @@ def _looked_at_again(pair: ComparedPair, other: ComparedPair | None) -> Compared
         return pair
     if other is None or other.comparison is None:
         why = other.reason if other is not None else None
-        return replace(pair, reason=f"could not be asked anew: {why or f'no {name_of(pair)} came of it'}")
+        return replace(pair, reason=f"could not be asked again: {why or f'no {name_of(pair)} came of it'}")
     found = other.comparison
     said = f"{found.difference:+.4g} ({found.ci_low:+.3g} … {found.ci_high:+.3g})"
     if other.verdict == "regression":
-        return replace(pair, reason=f"confirmed: asked anew, the difference is {said}")
+        return replace(pair, reason=f"confirmed: asked again, the difference is {said}")
     assert pair.comparison is not None
     lost = f"{pair.comparison.difference:+.4g}"
-    reason = f"a difference of {lost} was not confirmed: asked anew, it is {said}"
+    reason = f"a difference of {lost} was not confirmed: asked again, it is {said}"
     return replace(pair, verdict="inconclusive", reason=reason)

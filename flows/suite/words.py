@@ -70,7 +70,7 @@ def headline(judged: JudgedNight) -> str:
     if judged.compared is not None and (moved := code_sentence(judged.compared)):
         sentences.append(moved)
     if judged.night.again:
-        sentences.append(f"asked anew before it was told: {', '.join(e.name for e in judged.night.again)}")
+        sentences.append(f"asked again before it was told: {', '.join(e.name for e in judged.night.again)}")
     changed = [] if judged.compared is None else judged.compared.changes
     lines = [change_line(change) for change in changed if change.kind == IDENTITY]
     if identities := [line.removeprefix(f"{IDENTITY} changed: ") for line in lines]:

@@ -1,4 +1,4 @@
-"""``confirm: 1``: what regressed is asked anew in full before anybody is told, and both looks must say so."""
+"""``confirm: 1``: what regressed is asked again in full before anybody is told, and both looks must say so."""
 
 import json
 from collections import Counter
@@ -79,7 +79,7 @@ def test_a_regression_that_is_gone_when_asked_anew_is_told_as_not_confirmed(
     assert (ran.code, ran.document["verdict"]) == (3, "inconclusive")
     pair = pair_of(ran.document)
     assert pair["verdict"] == "inconclusive"
-    assert "a difference of -0.4 was not confirmed: asked anew, it is +0" in pair["reason"]
+    assert "a difference of -0.4 was not confirmed: asked again, it is +0" in pair["reason"]
     assert (model.times("sum"), model.times("other")) == ({3}, {2})
     (again,) = ran.document["again"]
     assert (again["name"], again["requests"]["sent"]) == ("sum × m", ITEMS)
@@ -92,8 +92,8 @@ def test_a_regression_that_is_confirmed_names_items_and_what_changed_in_the_serv
     model.wrong, model.fingerprint = {1, 2}, "fp-2"
     ran = suite_night(suite)
     assert (ran.code, ran.document["verdict"]) == (1, "regression")
-    assert pair_of(ran.document)["reason"].startswith("confirmed: asked anew, the difference is -0.4 (")
-    assert "asked anew before it was told: sum × m" in ran.document["headline"]
+    assert pair_of(ran.document)["reason"].startswith("confirmed: asked again, the difference is -0.4 (")
+    assert "asked again before it was told: sum × m" in ran.document["headline"]
     changed = 'the identity of a model changed: sum × m, m: system_fingerprint: ["fp-1"] → ["fp-2"]'
     assert changed in ran.document["headline"]
     run = prefect_api("GET", "/flow_runs/" + ran.document["flow_run_url"].rpartition("/")[2])
