@@ -156,7 +156,7 @@ class Gate(BaseModel):
     )
     confirm: Literal[0, 1] = Field(
         0,
-        description="In a suite, 1: what regressed is asked again before it is told; each look has half alpha",
+        description="In a suite, 1: what regressed is asked again before it is told; a look has half alpha",
     )
     stop: Annotated[Stop | None, BeforeValidator(_when)] = Field(
         None, description="decided: stop asking once every pair is; without it, all items are asked"

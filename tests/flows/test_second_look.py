@@ -1,4 +1,4 @@
-"""``confirm: 1``: what regressed is asked again in full before anybody is told, and both looks must say so."""
+"""``confirm: 1``: what regressed is asked again in full before anybody is told, and both looks say so."""
 
 import json
 from collections import Counter
