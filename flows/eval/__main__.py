@@ -110,7 +110,7 @@ def evaluate_command(
         typer.Option(min=1, help="Processes that compute, 1: the run's own; default: one a core if large"),
     ] = None,
     against: Annotated[
-        str | None, typer.Option(help="Run that the outcome is held against, by --gate: folder or run id")
+        str | None, typer.Option(help="Run that the outcome is compared with, by --gate: folder or run id")
     ] = None,
     gate: Annotated[
         Path | None, typer.Option(help="Gate file: exit 1 for a regression, 3 if it can't tell")

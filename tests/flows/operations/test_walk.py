@@ -156,7 +156,7 @@ def test_every_command_of_the_page_works_on_a_fresh_clone(
     pair = night["comparison"]["pairs"][0]["pair"]
     done('nightjar accept NIGHT --reason "the new checkpoint is meant"', NIGHT=night["run_id"])
     done(
-        'nightjar mute "exact_match,none" --until 2026-12-01 --reason "its references are being mended"',
+        'nightjar mute "exact_match,none" --until 2026-12-01 --reason "its references are being fixed"',
         **{"exact_match,none": pair, "2026-12-01": "2999-01-01"},
     )
     done("make stop")
