@@ -9,7 +9,7 @@ from typing import Any
 REMEDIES = (
     (
         r"trust_remote_code|custom code",
-        "its code lies in its folder: read it, then allow it with serve: {args: --trust-remote-code}",
+        "its code is in its folder: read it, then allow it with serve: {args: --trust-remote-code}",
     ),
     (
         r"out of memory|not enough memory|can't allocate|cannot allocate|MemoryError|bad_alloc",
