@@ -158,7 +158,13 @@ def _definition(config: "MetricConfig", resolve: Resolve, output_type: OutputTyp
     declared: MetricDefinition | None = getattr(function, "__metric__", None)
     name = getattr(function, "__name__", None) or reference.rpartition(":")[2]
     style = "corpus" if hasattr(function, "aggregation") else "item"
-    undeclared = MetricDefinition(name, function, output_types=OUTPUT_TYPES, style=style)  # type: ignore[arg-type]
+    undeclared = MetricDefinition(
+        name,
+        function,
+        output_types=OUTPUT_TYPES,
+        style=style,
+        bounds=(-math.inf, math.inf),  # type: ignore[arg-type]
+    )
     return declared or undeclared
 
 
@@ -226,10 +232,19 @@ def _metric_record(
         endless=function is not None and definition.endless,
         right_answers=None if function is None else definition.right_answers,
         best=definition.best,
+        worst=_worst(definition, better, aggregation),
+        refused=None if aggregation.encode is None else definition.refused,
         depends_on=config.depends_on,
     )
     ours = function is not None and definition.function.__module__.startswith("metrics.")
     return metric.within(definition.bounds) if ours else metric
+
+
+def _worst(definition: MetricDefinition, higher_is_better: bool, aggregation: Aggregation) -> float | None:
+    """The upper end of the range of a metric that is better when lower, where it has one and its statistics
+    are made of each sample's number."""
+    worst = definition.bounds[1]
+    return None if higher_is_better or math.isinf(worst) or aggregation.encode is None else worst
 
 
 def _accepted(function: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -52,7 +52,9 @@ class Metric:
     ``name`` is unique within a filter. ``function`` is None where the samples' values come from elsewhere
     (``process_results``, a judge, a reward model): then ``scores_of`` takes them. ``entry`` is the key under
     which a dictionary that the function returns holds the number. ``arguments`` are all keywords of the
-    config, ``kwargs`` those that the function takes, and the aggregation has the rest.
+    config, ``kwargs`` those that the function takes, and the aggregation has the rest. ``worst`` is the end
+    of the range of a metric that is better when lower, which a sample without a prediction has at least;
+    ``refused`` the score of a refused answer. None: that of the empty text.
     """
 
     name: str
@@ -71,6 +73,8 @@ class Metric:
     endless: bool = False
     right_answers: RightAnswers | None = None
     best: float = 1.0
+    worst: float | None = None
+    refused: float | None = None
     depends_on: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -172,6 +176,13 @@ class Metric:
             self._item_result(i, references[i], predictions[i], known[i]) for i in range(len(predictions))
         ]
         return read_user_results(returned, self.name, self.entry, self.aggregation)
+
+    def of_no_answer(self, score: float, refused: bool) -> float | None:
+        """The score of a sample without a prediction, ``score`` being that of the empty text; None: just
+        that."""
+        if refused and self.refused is not None:
+            return self.refused
+        return None if self.worst is None else max(self.worst, score)
 
     def evaluate_choices(self, batch: ChoiceBatch) -> Scores:
         """Scores of the n items of a batch of log-likelihoods."""

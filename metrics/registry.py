@@ -42,7 +42,8 @@ class MetricDefinition:
     ``patterns`` are the regular expressions that it runs over texts, ``endless`` says that it may take for
     ever on any: such a metric is computed where it can be stopped. ``extra`` installs the ``libraries``.
     ``right_answers`` makes answers that the metric must score best, which are tried before a run; None: a
-    reference is no answer to it.
+    reference is no answer to it. ``refused`` is the score of an answer that model or provider refused, where
+    the metric is about just that.
     """
 
     name: str
@@ -61,6 +62,7 @@ class MetricDefinition:
     endless: bool = False
     extra: str = ""
     right_answers: RightAnswers | None = None
+    refused: float | None = None
 
     @property
     def best(self) -> float:

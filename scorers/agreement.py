@@ -108,5 +108,8 @@ def combined(filters: Sequence[str], batches: Mapping[str, Batch]) -> Batch:
         references=[batch.references[row] for batch, row in rows],
         docs=[batch.docs[row] for batch, row in rows],
         responses=[batch.responses[row] for batch, row in rows],
-        cut_off=np.array([batch.lacks_answer(row) for batch, row in rows], dtype=np.bool_),
+        lacking=[
+            batch.lacking[row] if batch.lacking is not None and batch.lacks_answer(row) else None
+            for batch, row in rows
+        ],
     )

@@ -45,9 +45,9 @@ class Batch:
     the unfiltered texts, ``answers`` all that is known of them (where the metric asks for it; None: a filter
     chose among several). ``choices`` has one item per row where the output type has log-likelihoods, and none
     otherwise. Where choices are asked for by their letters, ``gold`` holds the indices of the right ones, a
-    prediction is an index, and ``readings`` say how each was read. ``cut_off`` is True where the tokens were
-    used up before the answer began: such a row is scored as one without a prediction, unless a filter chose
-    one of several answers.
+    prediction is an index, and ``readings`` say how each was read. ``lacking`` says why a row holds no answer
+    (None: it does, or none of the rows lacks one): "cut_off", the tokens were used up before it began, or
+    "refused". Such a row is scored as one without a prediction, unless a filter chose one of several answers.
     """
 
     item_ids: Sequence[str]
@@ -61,14 +61,15 @@ class Batch:
     answers: Sequence[Answer | None] | None = None
     gold: Sequence[Sequence[int]] | None = None
     readings: Sequence[Mapping[str, Any] | None] | None = None
-    cut_off: NDArray[np.bool_] | None = None
+    lacking: Sequence[str | None] | None = None
 
     def __len__(self) -> int:
         return len(self.item_ids)
 
     def lacks_answer(self, row: int) -> bool:
-        """Whether the row's answer was cut off before it began, and no other answer stands in for it."""
-        return self.cut_off is not None and bool(self.cut_off[row]) and self.predictions[row] is None
+        """Whether the row's answer was cut off before it began, or refused, and no other answer stands in for
+        it."""
+        return self.lacking is not None and self.lacking[row] is not None and self.predictions[row] is None
 
     def only(self, row: int) -> "Batch":
         """The row alone, of a batch of texts: ``choices`` belong to others."""
@@ -87,11 +88,11 @@ class Batch:
             answers=alone(self.answers),
             gold=alone(self.gold),
             readings=alone(self.readings),
-            cut_off=None if self.cut_off is None else self.cut_off[row : row + 1],
+            lacking=alone(self.lacking),
         )
 
     def for_user(self) -> "Batch":
-        """The batch as users' functions see it: an answer that was cut off is the empty text."""
+        """The batch as users' functions see it: an answer that was cut off or refused is the empty text."""
         lacking = [row for row in range(len(self)) if self.lacks_answer(row)]
         if not lacking:
             return self
@@ -353,6 +354,21 @@ def scatter(scores: Scores, rows: RowIndices, n: int) -> Scores:
         score,
         _scattered_column(scores.details, rows, n),
     )
+
+
+def replaced_rows(scores: Scores, rows: Sequence[int], given: Scores) -> Scores:
+    """``scores`` with those of some rows from ``given``, which stand there one after the other."""
+    score, at = scores.score.copy(), list(rows)
+    score[at] = given.score
+    statistics, values = scores.statistics, scores.values
+    if statistics is not None and given.statistics is not None:
+        statistics = statistics.copy()
+        statistics[at] = given.statistics
+    if values is not None:
+        values = list(values)
+        for place, row in enumerate(at):
+            values[row] = float(given.score[place]) if given.values is None else given.values[place]
+    return replace(scores, score=score, statistics=statistics, values=values)
 
 
 def evaluate_rows(batch: Batch, rows: RowIndices, evaluate: Callable[[], Scores]) -> Scores:

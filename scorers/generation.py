@@ -6,8 +6,30 @@ from dataclasses import dataclass
 import numpy as np
 
 from metrics.metric import Metric
-from metrics.types import NO_PREDICTION
-from scorers.base import BaseScorer, Batch, ModelReply, SampleScores, evaluate_rows, prediction_codes
+from metrics.types import NO_PREDICTION, Scores
+from scorers.base import (
+    BaseScorer,
+    Batch,
+    ModelReply,
+    SampleScores,
+    evaluate_rows,
+    prediction_codes,
+    replaced_rows,
+)
+
+
+def _with_lacking(scores: Scores, batch: Batch, metric: Metric) -> Scores:
+    """The scores with those of samples without a prediction as the metric has them, where that is not the
+    empty text's."""
+    found: dict[int, float] = {}
+    for row in np.flatnonzero(batch.scored).tolist():
+        refused = batch.lacking is not None and batch.lacking[row] == "refused"
+        if batch.predictions[row] is not None and not refused:
+            continue
+        value = metric.of_no_answer(float(scores.score[row]), refused)
+        if value is not None:
+            found[row] = value
+    return replaced_rows(scores, list(found), metric.scores_of(list(found.values()))) if found else scores
 
 
 @dataclass(frozen=True)
@@ -29,6 +51,7 @@ class GenerationScorer(BaseScorer):
         references = every if len(chosen) == len(batch) else [every[row] for row in chosen]
         whole = [batch.answers[row] for row in chosen] if batch.answers is not None else None
         scores = evaluate_rows(batch, rows, lambda: metric.evaluate(references, predictions, answers=whole))
+        scores = _with_lacking(scores, batch, metric)
         codes = np.full(len(batch), NO_PREDICTION, dtype=np.int64)
         codes[rows] = prediction_codes(predictions)
         return SampleScores(scores, batch.scored, codes, [None] * len(batch))

@@ -218,7 +218,6 @@ def _reporter(progress: Callable[[Progress], None], expected: int) -> Callable[[
                 expected=expected,
                 cached=now.cached,
                 failed=now.failed,
-                model_errors=0,
                 retries=0,
                 in_flight=CORES,
                 concurrency=CORES,

@@ -177,7 +177,7 @@ def check_errors(step: Step[ErrorBudget], tally: Accounts) -> None:
         causes = [f"{count} × {reason}" for reason, count in reasons]
         said = "; ".join([*causes, counts.stopped] if counts.stopped else causes)
         raise BudgetExceeded(
-            f"{counts.failed + counts.model_errors} of {counts.requests} requests failed, "
+            f"{counts.failed} of {counts.requests} requests failed, "
             f"errors.max_rate allows {step.setup.max_rate:.2%}" + (f" ({said})" if said else "")
         )
 

@@ -213,14 +213,17 @@ def _over_budget(run: Run) -> dict[str, str]:
     What a recording does not hold was never asked: metrics over evaluation results alone do not miss it.
     """
     tallies: dict[str, RequestTally] = {}
-    for model, answered, _ in [*run.answered("model"), *run.answered("judge")]:
+    given = ((role, part) for role in ("model", "judge") for part in run.answered(role))
+    for role, (model, answered, _) in given:
         counts = RequestTally.from_dict(answered.accounts.tally)
+        if role == "judge":  # a model that was to grade, and refused, did not
+            counts = replace(counts, failed=counts.failed + counts.refused)
         tallies[model] = tallies[model].merged(counts) if model in tallies else counts
     found = {}
     for model, counts in tallies.items():
         if not run.plan.pairs():
             counts = counts.without_absent()
-        if not counts.failed and not counts.model_errors:
+        if not counts.failed:
             continue
         step: Step[ErrorBudget] = Step(name=f"errors {model}", identity={}, setup=run.plan.config.errors)
         state = finished(check_errors.submit(step, Accounts(tally=counts.as_dict())))
@@ -287,7 +290,8 @@ def run_info(run: Run, grid: GridResponses, stopped: Mapping[str, Any] | None = 
         requests={
             "sent": total.sent,
             "cached": total.cached,
-            "failed": total.failed + total.model_errors,
+            "failed": total.failed,
+            **({"refused": total.refused} if total.refused else {}),
             **({"same_night": total.same_night} if total.same_night else {}),
             **({"canaries": asked_again} if asked_again else {}),
         },
@@ -416,7 +420,7 @@ def _inference(run: Run, role: str) -> dict[str, RequestTally]:
                 requests=counts.requests,
                 cached=counts.requests,
                 same_night=counts.sent + counts.same_night if of_this_night else 0,
-                model_errors=counts.model_errors,
+                refused=counts.refused,
                 served=counts.served,
                 fingerprints=counts.fingerprints,
                 saved_tokens=counts.total_tokens + counts.saved_tokens,

@@ -73,7 +73,7 @@ class LLMJudgeScorer(GenerationScorer):
 
     def requests(self, batch: Batch, metric: Metric) -> Sequence[ScorerRequest]:
         """For each scored row: both orders (if places change), each judge, each repeat. There is nothing to
-        show of an answer that was cut off before it began: its grade is the scale's worst.
+        show of an answer that was cut off before it began, or refused: its grade is the scale's worst.
         """
         if not _is_judge_metric(metric):
             return ()
@@ -102,7 +102,7 @@ class LLMJudgeScorer(GenerationScorer):
         given = self._verdicts(batch, metric, replies)
         for row in np.flatnonzero(batch.scored).tolist():
             if batch.lacks_answer(row):
-                given[row] = self._cut_off()
+                given[row] = self._without_answer(metric, batch.lacking and batch.lacking[row])
         values, errors = (
             zip(*(self._sample_value(one, metric) for one in given), strict=True) if given else ((), ())
         )
@@ -200,13 +200,14 @@ class LLMJudgeScorer(GenerationScorer):
             )
         return given
 
-    def _cut_off(self) -> Verdicts:
-        """What is said of an answer that was cut off before it began."""
-        bounds = grade_range(self.config.parse)
+    def _without_answer(self, metric: Metric, why: str | None) -> Verdicts:
+        """What is said of an answer that was cut off before it began, or refused: the worst grade."""
+        bounds, what = grade_range(self.config.parse), "refused" if why == "refused" else "cut off"
         if bounds is None:
-            said = "the answer was cut off, and the judge's scale has no worst grade: give parse min and max"
+            said = f"the answer was {what}, and the judge's scale has no worst grade: give parse min and max"
             return Verdicts({}, {}, None, said)
-        return Verdicts({}, {}, bounds[0], "the answer was cut off: no judge saw it")
+        worst = bounds[0] if metric.higher_is_better else bounds[1]
+        return Verdicts({}, {}, worst, f"the answer was {what}: no judge saw it")
 
     def _sample_value(self, given: Verdicts | None, metric: Metric) -> tuple[Any, str | None]:
         if given is None:

@@ -316,7 +316,7 @@ class Engine:
                 return [answer for request in requests for answer in await self._ask(codec, [request])]
             if isinstance(error, SettledError):
                 facts: dict[str, Any] = {"attempts": max(1, attempts.count), "arrived": time.time()}
-                answers = [KeptAnswer(r.key, "model_error", error=str(error), **facts) for r in requests]
+                answers = [KeptAnswer(r.key, "refused", error=str(error), **facts) for r in requests]
             else:
                 answers = self._failed(requests, error, attempts)
         except RunStopping:

@@ -13,7 +13,7 @@ RequestError                      a request did not give an answer
 │  │                              the next run asks again, since the server may be mended by then
 │  ├─ BadRequest                  400, 422 and the like, for a reason the server gives
 │  ├─ ContextTooLong              the prompt does not fit
-│  └─ SettledError                the item's own: the row ends ``model_error``, and is not asked again
+│  └─ SettledError                the item's own answer: the row ends ``refused``, and is not asked again
 │     ├─ ContentFiltered          the provider's filter refused prompt or answer
 │     └─ Refused                  the model refused
 └─ EndpointError                  no request here will be answered: all that remain end ``infra_error``

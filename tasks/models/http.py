@@ -357,7 +357,7 @@ def body_error(body: Mapping[str, Any]) -> RequestError | None:
         return None
     message, code = _error_in(body)
     text = f"an error with status 200: {message}"
-    return _content_filtered(text) if _filtered.search(f"{code} {message}") else ServerFault(text)
+    return _content_filtered(text) if _is_refusal(message, code) else ServerFault(text)
 
 
 def json_object(content: bytes, what: str = "the answer's body") -> dict[str, Any]:
@@ -391,7 +391,17 @@ _too_long = re.compile(
     r"context.{0,20}(?:length|window)|too (?:long|many tokens)|maximum.{0,20}tokens|max_model_len",
     re.IGNORECASE,
 )
-_filtered = re.compile(r"content.{0,12}(?:filter|policy|management)|safety|moderation", re.IGNORECASE)
+_filter = re.compile(
+    r"content.{0,12}(?:filter|policy|management)|responsible.?ai|moderation|data_inspection", re.IGNORECASE
+)
+_filtered = re.compile(r"filtered|flag|block|reject|refus|violat|trigger|inappropriate", re.IGNORECASE)
+
+
+def _is_refusal(message: str, code: str) -> bool:
+    """Whether an error is the provider's refusal: by its code, else by words that say both what and that."""
+    return bool(_filter.search(code) or (_filter.search(message) and _filtered.search(message)))
+
+
 _no_quota = re.compile(r"insufficient_quota|billing|exceeded your current quota", re.IGNORECASE)
 
 
@@ -403,7 +413,7 @@ def status_error(status: int, content: bytes, headers: Mapping[str, str]) -> Req
     if status == 429:
         return AccessDenied(text) if _no_quota.search(told) else RateLimited(text, retry_after(headers))
     if status in (401, 402, 403):
-        return _content_filtered(text) if status == 403 and _filtered.search(told) else AccessDenied(text)
+        return _content_filtered(text) if status == 403 and _is_refusal(message, code) else AccessDenied(text)
     if 200 <= status < 300:
         return MalformedBody(f"HTTP {status}: no answer comes with this status")
     if 300 <= status < 400:
@@ -419,7 +429,7 @@ def status_error(status: int, content: bytes, headers: Mapping[str, str]) -> Req
         return ServerFault(text, retry_after(headers))
     if status == 413 or _too_long.search(told):
         return ContextTooLong(text)
-    return _content_filtered(text) if _filtered.search(told) else BadRequest(text)
+    return _content_filtered(text) if _is_refusal(message, code) else BadRequest(text)
 
 
 def _content_filtered(text: str) -> ContentFiltered:

@@ -34,7 +34,9 @@ from tasks.store.keys import canonical_json
 IMPLAUSIBLE_COUNT = 1 << 40
 """No reply has so many tokens: such a count is a server's mistake, and sums of them fit no column."""
 
-AnswerStatus = Literal["ok", "cut_off", "model_error", "infra_error"]
+AnswerStatus = Literal["ok", "cut_off", "refused", "infra_error"]
+STATUS_BEFORE: Final = "model_error"
+"""What "refused" was called before 2026-11-23: in stores, journals and recorded files it means the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,8 @@ class Answer:
     ``response`` is text if ``status`` is ok and a text was asked for, ``tool_calls_json`` holds the calls of
     tools beside it (``tasks.messages.calls``); ``ll`` and ``is_greedy`` are the log-likelihood of the
     continuation otherwise, over ``ll_tokens`` tokens. "cut_off": the tokens were used up before an answer
-    began. "infra_error": there is no answer, and another server may give one.
+    began. "refused": the model or its provider refused, and ``error`` says it in its words. "infra_error":
+    there is no answer, and another server may give one.
     """
 
     status: AnswerStatus = "ok"
@@ -250,7 +253,7 @@ def answer_in(codec: Codec, request: Request, part: Mapping[str, Any]) -> Answer
     try:
         return codec.read(request, part)
     except SettledError as error:
-        return Answer("model_error", error=str(error))
+        return Answer("refused", error=str(error))
     except PermanentError as error:
         return Answer("infra_error", error=str(error))
 
@@ -310,9 +313,9 @@ class RequestTally:
 
     ``sent`` counts requests that went to the endpoint, ``attempts`` their HTTP attempts, ``answered`` those
     with an answer; ``failed`` are those without, of which ``retryable`` are worth asking again.
-    ``model_errors`` are settled errors of the model. ``same_night`` are the cached requests that this night
-    asked: in an earlier attempt, in another evaluation, or once for several of them. ``absent`` are the
-    failed ones that a recording does not hold. ``seconds`` is the sum over requests. ``served`` counts
+    ``refused`` are answers by which model or provider refused. ``same_night`` are the cached requests that
+    this night asked: in an earlier attempt, in another evaluation, or once for several of them. ``absent``
+    are the failed ones that a recording does not hold. ``seconds`` is the sum over requests. ``served`` counts
     answers by the model name that the server gave.
     """
 
@@ -323,7 +326,7 @@ class RequestTally:
     same_night: int = 0
     failed: int = 0
     retryable: int = 0
-    model_errors: int = 0
+    refused: int = 0
     absent: int = 0
     attempts: int = 0
     retries: int = 0
@@ -349,8 +352,9 @@ class RequestTally:
 
     @property
     def error_rate(self) -> float:
-        """Share of the requests without an answer, between 0 and 1: what the error budget is held against."""
-        return (self.failed + self.model_errors) / self.requests if self.requests else 0.0
+        """Share of the requests without an answer, between 0 and 1: what the error budget is held against. A
+        refusal is an answer."""
+        return self.failed / self.requests if self.requests else 0.0
 
     def without_absent(self) -> "RequestTally":
         """The counts without what a recording does not hold; as they are where it holds nothing."""
@@ -362,7 +366,7 @@ class RequestTally:
     def add(self, answer: KeptAnswer, price: Price | None) -> None:
         """Counts an answer that was just given."""
         self.answered += 1
-        self.model_errors += answer.status == "model_error"
+        self.refused += answer.status == "refused"
         if answer.served_model is not None:
             self.served[answer.served_model] = self.served.get(answer.served_model, 0) + 1
         if answer.system_fingerprint is not None:
@@ -382,7 +386,7 @@ class RequestTally:
         prompt, completion, hit, seconds = (
             sum(filter(None, answers.column(name).to_pylist())) for name in SAVED
         )
-        self.model_errors += answers.column("status").to_pylist().count("model_error")
+        self.refused += answers.column("status").to_pylist().count("refused")
         self.saved_tokens += prompt + completion
         self.saved_seconds += seconds
         self.saved_cost += cost_of(prompt, completion, hit, price)
@@ -420,8 +424,9 @@ class RequestTally:
 
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> "RequestTally":
-        """The inverse of ``as_dict``."""
-        return cls(**{name: part for name, part in value.items() if name != "total_tokens"})
+        """The inverse of ``as_dict``, in stores of before 2026-11-23 too."""
+        named = {("refused" if name == "model_errors" else name): part for name, part in value.items()}
+        return cls(**{name: part for name, part in named.items() if name != "total_tokens"})
 
 
 SAVED = ("prompt_tokens", "completion_tokens", "cached_tokens", "inference_time")
@@ -550,7 +555,6 @@ class Progress:
     expected: int | None
     cached: int
     failed: int
-    model_errors: int
     retries: int
     in_flight: int
     concurrency: int

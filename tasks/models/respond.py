@@ -333,7 +333,6 @@ class ProgressReporter:
                 expected=self._expected,
                 cached=tally.cached,
                 failed=failed,
-                model_errors=tally.model_errors,
                 retries=tally.retries,
                 in_flight=self.limiter.in_flight if self.limiter else 0,
                 concurrency=self.limiter.limit if self.limiter else 0,

@@ -520,7 +520,7 @@ def _called(metric: EvaluationMetric, benchmark: str, group: _Group, failed: Seq
         "n_scored": scored,
         "n_unscored": len(group.rows) - scored,
         "n_cut_off": sum(row["status"] == "cut_off" for row in group.rows),
-        "n_refused": sum(row["status"] == "model_error" for row in group.rows),
+        "n_refused": sum(row["status"] == "refused" for row in group.rows),
         "signature": f"{metric.metric.signature()}|fn:{metric.config.function}",
     }
     error = failure_of(group.facets, group.label, failed)

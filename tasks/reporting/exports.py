@@ -160,6 +160,7 @@ def metric_line(row: Mapping[str, Any]) -> Row:
         "total_item_count": n_items,
         "unscored_sample_count": row["n_unscored"],
         "cut_off_sample_count": row["n_cut_off"],
+        "refused_sample_count": row["n_refused"],
         "status": row["status"],
         "error": row["error"],
     }

@@ -38,7 +38,6 @@ def combined(parts: Iterable[Progress]) -> Progress:
         expected=None if None in expected else sum(n or 0 for n in expected),
         cached=sum(part.cached for part in parts),
         failed=sum(part.failed for part in parts),
-        model_errors=sum(part.model_errors for part in parts),
         retries=sum(part.retries for part in parts),
         in_flight=sum(part.in_flight for part in parts),
         concurrency=max((part.concurrency for part in parts), default=0),
@@ -207,7 +206,7 @@ def progress_line(
         "done": words["done"],
         "left": "" if progress.seconds_left is None else left,
         "bar": "" if width is None or not total else _bar(share),
-        "errors": numbers.plural(progress.failed + progress.model_errors, "error"),
+        "errors": numbers.plural(progress.failed, "error"),
         "rate": f"{words['rate']}/s",
         "score": words["score"],
         "cost": words["cost"] if progress.cost else "",
@@ -306,13 +305,12 @@ def _words(progress: Progress, total: int | None = None, currency: str | None = 
     """What a line says beside the model's name and its bar."""
     total = total or progress.expected
     left = progress.seconds_left
-    errors = progress.failed + progress.model_errors
     return {
         "done": f"{numbers.count(progress.done)} of {numbers.count(total)}"
         if total
         else numbers.count(progress.done),
         "rate": f"{progress.rate:,.1f}",
-        "errors": numbers.count(errors),
+        "errors": numbers.count(progress.failed),
         "retries": numbers.count(progress.retries),
         "tokens": numbers.count(progress.tokens_per_second),
         "cost": numbers.money(progress.cost, currency),

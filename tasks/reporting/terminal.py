@@ -102,9 +102,8 @@ def diagnostics_text(diagnostics: Sequence[Diagnostic]) -> Text:
 def next_command(manifest: Mapping[str, Any], command: Sequence[str]) -> str:
     """The one shell command that makes up for what failed.
 
-    The same command computes what is missing and asks again what got no answer. Errors that a model settled
-    are answers, kept like any other: where nothing else failed, only ``--refresh failed`` asks for them
-    again.
+    The same command computes what is missing and asks again what got no answer. Refusals are answers, kept
+    like any other: where judges refused and nothing else failed, only ``--refresh failed`` asks them again.
     """
     accounts = [
         account
@@ -112,7 +111,7 @@ def next_command(manifest: Mapping[str, Any], command: Sequence[str]) -> str:
         for account in (manifest.get(role) or {}).values()
         if isinstance(account, Mapping)
     ]
-    settled = sum(account.get("model_errors") or 0 for account in accounts)
+    settled = sum(account.get("refused") or account.get("model_errors") or 0 for account in accounts)
     open_ones = sum(account.get("failed") or 0 for account in accounts)
     again = ["--refresh", "failed"] if settled and not open_ones and manifest.get("over_budget") else []
     return shlex.join([*command, *(part for part in again if part not in command)])

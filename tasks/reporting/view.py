@@ -34,7 +34,7 @@ from tasks.store.schemas import plain_values, row_dicts
 from tasks.store.storage import ArtifactRef, Store
 from tasks.thresholds import Threshold
 
-ResponseStatus = Literal["ok", "cut_off", "model_error", "infra_error"]
+ResponseStatus = Literal["ok", "cut_off", "refused", "infra_error"]
 Extractor = Callable[[list[list[Any]], list[Mapping[str, Any]]], list[list[Any]]]
 ARROWS = {True: "↑", False: "↓", None: ""}
 MEANING = {True: "higher is better", False: "lower is better", None: ""}
@@ -87,9 +87,14 @@ class ResponseView:
         return self.status == "cut_off"
 
     @property
+    def refused(self) -> bool:
+        """Did model or provider refuse? That is an answer."""
+        return self.status == "refused"
+
+    @property
     def failed(self) -> bool:
-        """Did the request fail, or was it refused?"""
-        return not self.ok and not self.cut_off
+        """Did the request fail?"""
+        return not (self.ok or self.cut_off or self.refused)
 
 
 @dataclass(frozen=True)

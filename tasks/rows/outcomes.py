@@ -1,7 +1,7 @@
 """What became of an answer, as it is counted beside every score: one word of OUTCOMES for each response.
 
 The stages filter and evaluate put it beside their rows; reductions count it. Whether a cut-off answer is
-wrong or unscored is the benchmark's ``cut_off``, and decided where it is scored.
+wrong or unscored is the benchmark's ``cut_off``, and decided where it is scored; a refused one is scored.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,8 @@ TOOL_CALLS = ("tool_calls", "function_call")
 """Finish reasons of an answer that is a call and not a text."""
 OUTCOME_COLUMNS = ("status", "response", "tool_calls_json", "finish_reason", "lls")
 """Columns of RESPONSES that the outcome of a response hangs on."""
-_OF_STATUS = {"cut_off": "cut_off", "model_error": "refused"}
+LACKING = frozenset({"cut_off", "refused"})
+"""Statuses, and outcomes, of a sample that is there and holds no prediction."""
 
 
 def outcome(status: str, text: str | None, finish_reason: str | None, is_text: bool = True) -> str:
@@ -21,7 +22,7 @@ def outcome(status: str, text: str | None, finish_reason: str | None, is_text: b
     ('empty', 'answered', 'failed')
     """
     if status != "ok":
-        return _OF_STATUS.get(status, "failed")
+        return status if status in LACKING else "failed"
     return "empty" if is_text and not (text or "").strip() and finish_reason not in TOOL_CALLS else "answered"
 
 
@@ -36,4 +37,6 @@ def outcome_of_all(responses: Sequence[Mapping[str, Any]]) -> str:
     outcomes = {outcome_of(response) for response in responses}
     if "cut_off" in outcomes:
         return "cut_off"
-    return "empty" if outcomes == {"empty"} else "answered"
+    if outcomes <= {"empty", "refused"}:
+        return "refused" if "refused" in outcomes else "empty"
+    return "answered"

@@ -25,7 +25,7 @@ from scorers.config import FilterConfig
 from scorers.filters import FilterPipeline
 from scorers.filters.pipeline import UserStep
 from scorers.letters import Reading
-from tasks.rows.outcomes import outcome, outcome_of, outcome_of_all
+from tasks.rows.outcomes import LACKING, outcome, outcome_of, outcome_of_all
 from tasks.rows.scoring import samples_of_requests
 from tasks.sandboxes.killable import ItemTimeout, KillableProcess
 from tasks.store.schemas import PREDICTIONS, TEXT, row_batch, row_dicts
@@ -232,7 +232,7 @@ def _of_rows(limited: LimitedPipeline, chunk: Sequence[ItemResponses], passing: 
 
 @dataclass(frozen=True)
 class Passing:
-    """Which responses a pipeline is given, and as what one that was cut off.
+    """Which responses a pipeline is given, and as what one that was cut off or refused.
 
     ``cut_as`` is the empty text for lm-evaluation-harness and for users' functions, which expect texts, and
     None, no prediction, for our own steps.
@@ -249,10 +249,10 @@ class Passing:
 
     def given(self, responses: Sequence[Mapping[str, Any]], keeps: int | None) -> list[Mapping[str, Any]]:
         """The responses that a pipeline looks at which keeps so many of them. One that keeps all gives each
-        its own prediction, and needs none of what was cut off.
+        its own prediction, and needs none of what was cut off or refused.
         """
-        cut = self.cut_as_text or keeps != len(responses)
-        return [row for row in responses if row["status"] == "ok" or (cut and row["status"] == "cut_off")]
+        lacking = self.cut_as_text or keeps != len(responses)
+        return [row for row in responses if row["status"] == "ok" or (lacking and row["status"] in LACKING)]
 
     def text(self, response: Mapping[str, Any]) -> Any:
         """What the pipeline is given of the response."""

@@ -20,6 +20,7 @@ from scorers.base import Batch, SampleScores
 from scorers.choices import ChoiceColumns, choice_batch
 from tasks.messages.calls import parsed_calls, said_calls
 from tasks.messages.chat import chat_of
+from tasks.rows.outcomes import LACKING
 from tasks.store.keys import value_text
 from tasks.store.schemas import PROCESSED, STATISTICS, TEXT
 from tasks.store.storage import ArtifactRef, Store
@@ -90,24 +91,38 @@ def _joined(
     whole: bool,
 ) -> Iterator[ScorerInput]:
     for (items, samples), (_, texts) in zip(filtered, unfiltered, strict=True):
-        samples = _decided(samples, cut_off)
+        samples = _decided(items, samples, cut_off)
         batch = scorer_batch(items, samples, response_texts(samples, texts))
         yield ScorerInput(samples, replace(batch, answers=_answers(samples, texts)) if whole else batch)
 
 
-def _decided(samples: pa.Table, cut_off: CutOff) -> pa.Table:
-    """The samples, ``scored`` where they were cut off or not; the empty text of the harness always is."""
-    cut = _cut_off(samples)
-    if cut_off == "unscored" or not cut.any():
+def _decided(items: pa.Table, samples: pa.Table, cut_off: CutOff) -> pa.Table:
+    """The samples, ``scored`` where they were cut off or not, and where they were refused; the empty text of
+    the harness always is. Log-likelihoods that were refused are not there, and so unscored."""
+    counted = ["refused"] if cut_off == "unscored" else ["cut_off", "refused"]
+    lacking = _is_among(samples, counted) & _is_text(items)
+    if not lacking.any():
         return samples
     given_up = pc.is_valid(samples.column("error")).to_numpy()
-    scored = samples.column("scored").to_numpy() | (cut & ~given_up)
+    scored = samples.column("scored").to_numpy() | (lacking & ~given_up)
     return samples.set_column(samples.schema.get_field_index("scored"), "scored", pa.array(scored))
 
 
-def _cut_off(samples: pa.Table) -> NDArray[np.bool_]:
-    outcomes = samples.column("outcome").cast(pa.string())
-    return np.asarray(pc.fill_null(pc.equal(outcomes, "cut_off"), False).to_numpy(), dtype=np.bool_)
+def _is_among(samples: pa.Table, outcomes: Sequence[str]) -> NDArray[np.bool_]:
+    found = pc.is_in(samples.column("outcome").cast(pa.string()), pa.array(outcomes))
+    return np.asarray(found.to_numpy(), dtype=np.bool_)
+
+
+def _is_text(items: pa.Table) -> NDArray[np.bool_]:
+    return np.asarray(pc.equal(items.column("kind"), "generate").to_numpy(), dtype=np.bool_)
+
+
+def _lacking(samples: pa.Table) -> list[str | None] | None:
+    """Beside each sample why it holds no answer; None: each does."""
+    if not _is_among(samples, sorted(LACKING)).any():
+        return None
+    outcomes = samples.column("outcome").cast(pa.string()).to_pylist()
+    return [outcome if outcome in LACKING else None for outcome in outcomes]
 
 
 def statistics_batch(samples: pa.Table, scored: SampleScores) -> pa.RecordBatch:
@@ -220,7 +235,7 @@ def scorer_batch(
         choices=_choices(requests, predictions, kind) if with_choices else None,
         gold=requests.column("gold").to_pylist() if lettered else None,
         readings=_readings(predictions) if lettered else None,
-        cut_off=None if with_choices else _cut_off(predictions),
+        lacking=None if with_choices else _lacking(predictions),
     )
 
 

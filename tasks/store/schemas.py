@@ -90,7 +90,7 @@ RESPONSES: Final = pa.schema(
         pa.field(
             "tool_calls_json", pa.string()
         ),  # list of {name, arguments (text)}; null: no tool was called
-        pa.field("status", TEXT, nullable=False),  # ok | cut_off | model_error | infra_error
+        pa.field("status", TEXT, nullable=False),  # ok | cut_off | refused | infra_error
         pa.field("error", pa.string()),  # what went wrong, in words
         pa.field("attempts", pa.int32(), nullable=False),
         pa.field("finish_reason", TEXT),  # stop | length | content_filter | …
@@ -130,7 +130,7 @@ ANSWERS: Final = (
 OUTCOMES: Final = ("answered", "empty", "cut_off", "refused", "failed")
 """What became of an answer: a text or log-likelihoods, a text without a character, nothing because the tokens
 were used up, nothing because model or provider refused, nothing because the request failed. A prediction
-chosen among several answers is cut_off if one of them was, and empty if all of them were."""
+chosen among several answers is cut_off if one of them was, and empty or refused if all of them were."""
 
 CELL_FACETS: Final = ("model_name", "prompt_template")
 """The facets that say who answered what to which prompt; all others are a run's own."""

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from metrics.errors import NightjarError
 from metrics.types import CutOff
-from tasks.rows.outcomes import OUTCOME_COLUMNS, outcome_of
+from tasks.rows.outcomes import LACKING, OUTCOME_COLUMNS, outcome_of
 from tasks.rows.parts import RESPONSE_METADATA, BatchSource, Origin, Part
 from tasks.store.keys import iso_time
 from tasks.store.schemas import ABSENT, STATISTICS, TEXT, row_dicts
@@ -45,7 +45,8 @@ def evaluate(
 
     A response whose request failed, or on which the method failed, is unscored. Its label is the built-in's,
     and null where only the user's function could have named it: reductions count it under every label of the
-    method. One that was cut off has not passed a built-in; a user's function judges the empty text. A sample
+    method. One that was cut off or refused has not passed a built-in; a user's function judges the empty
+    text. A sample
     that its recording does not hold has no row: there is nothing that a method could have judged.
     """
     cursor = RequestCursor(requests(method.request_columns))
@@ -119,12 +120,14 @@ def _evaluate_batch(
 ) -> pa.RecordBatch:
     status = batch.column("status").cast(pa.string())
     wrong = np.zeros(len(batch), dtype=bool)
-    if cut_off != "unscored" and pc.any(was_cut := pc.equal(status, "cut_off")).as_py():
-        if cut_off == "wrong" and method.function is None:
-            wrong = was_cut.to_numpy(zero_copy_only=False)
+    counted = ["refused"] if cut_off == "unscored" else ["cut_off", "refused"]
+    lacking = pc.is_in(status, pa.array(counted))
+    if pc.any(lacking).as_py():
+        if cut_off != "text" and method.function is None:
+            wrong = lacking.to_numpy(zero_copy_only=False)
         else:
-            batch = _with_empty_texts(batch, was_cut)
-            status = pc.if_else(was_cut, "ok", status)
+            batch = _with_empty_texts(batch, lacking)
+            status = pc.if_else(lacking, "ok", status)
     answered = pc.equal(status, "ok")
     present = answered.to_numpy(zero_copy_only=False)
     whole = bool(present.all())
@@ -229,7 +232,7 @@ def evaluation_rows(judged: JudgedPart) -> Iterator[Row]:
 
     ``item`` holds the item's own fields. A sample whose request failed, or that could not be judged, has
     neither passed nor score: its ``status`` is the request's or ``unscored``, and ``error`` says why. The
-    status of one that was cut off is ``cut_off``, judged or not.
+    status of one that was cut off is ``cut_off``, of a refused one ``refused``, judged or not.
     """
     return (row for _, row in placed_rows(judged))
 
@@ -256,7 +259,7 @@ def placed_rows(judged: JudgedPart) -> Iterator[tuple[int | None, Row]]:
 
 def is_scored(row: Mapping[str, Any]) -> bool:
     """Whether a row of evaluation results was judged."""
-    return row["status"] == "ok" or (row["status"] == "cut_off" and row["evaluation_time"] is not None)
+    return row["status"] == "ok" or (row["status"] in LACKING and row["evaluation_time"] is not None)
 
 
 def method_labels(parts: Sequence[Part]) -> dict[str, list[str]]:

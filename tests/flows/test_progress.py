@@ -32,7 +32,7 @@ NAME = "meta-llama/Llama-3.3-70B-Instruct"
 
 
 def progress(**fields: Any) -> Progress:
-    counts = {"done": 250, "expected": 1000, "cached": 3, "failed": 2, "model_errors": 0, "retries": 5}
+    counts = {"done": 250, "expected": 1000, "cached": 3, "failed": 2, "retries": 5}
     load = {"in_flight": 32, "concurrency": 64, "rate": 12.34, "tokens_per_second": 1800.2}
     given = {**counts, **load, "cost": 0.1234, "seconds_left": 200.0, "tokens": 98765}
     return Progress(**(given | fields))  # type: ignore[arg-type]

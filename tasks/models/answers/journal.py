@@ -23,7 +23,7 @@ import orjson
 import pyarrow as pa
 
 from tasks.models.answers.segments import ANSWERS, PLAIN_COLUMNS, ModelAnswers, Segment
-from tasks.models.records import READ_FIELDS, KeptAnswer
+from tasks.models.records import READ_FIELDS, STATUS_BEFORE, KeptAnswer
 from tasks.store.errors import StoreError
 from tasks.store.home import private_folder
 from tasks.thresholds import Threshold
@@ -240,7 +240,7 @@ def decode(line: bytes) -> KeptAnswer | None:
 
 
 KEY_BYTES = 32
-_STATUSES = ("ok", "cut_off", "model_error")
+_STATUSES = ("ok", "cut_off", "refused", STATUS_BEFORE)
 _TYPES: dict[pa.DataType, tuple[type, ...]] = {
     pa.string(): (str,),
     pa.int32(): (int,),

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from tasks.datasets.item import RequestKind
 from tasks.models.answers.segments import ANSWERS, read_columns
 from tasks.models.errors import RequestError, shortened
-from tasks.models.records import Answer, Codec, Request, answer_in
+from tasks.models.records import STATUS_BEFORE, Answer, Codec, Request, answer_in
 from tasks.store.keys import text_value
 
 CodecOf = Callable[[RequestKind], Codec]
@@ -22,6 +22,7 @@ CodecOf = Callable[[RequestKind], Codec]
 def read_replies(codec_of: CodecOf, requests: Sequence[Request], table: pa.Table) -> pa.Table:
     """The answers of ANSWERS, one a request, with what their replies say; rows without a reply stay as they
     are."""
+    table = _as_named_today(table)
     replies = table.column("reply_json").to_pylist()
     kinds = {request.kind for request, reply in zip(requests, replies, strict=True) if reply is not None}
     if not kinds:
@@ -43,6 +44,16 @@ def read_replies(codec_of: CodecOf, requests: Sequence[Request], table: pa.Table
             made = made.cast(ANSWERS.field(name).type)
         table = table.set_column(at, ANSWERS.field(name), made)
     return table
+
+
+def _as_named_today(table: pa.Table) -> pa.Table:
+    """The answers with their status by its name of today."""
+    status = table.column("status")
+    before = pc.equal(status.cast(pa.string()), STATUS_BEFORE)
+    if not pc.any(before).as_py():
+        return table
+    named = pc.if_else(before, "refused", status.cast(pa.string())).cast(status.type)
+    return table.set_column(table.schema.get_field_index("status"), "status", named)
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:

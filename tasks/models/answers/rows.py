@@ -135,7 +135,7 @@ def _item(
 ) -> dict[str, Any]:
     """The row of an item from its requests' answers, the first ``conditional`` of which have a context."""
     statuses = answers["status"]
-    status = next((name for name in ("infra_error", "model_error") if name in statuses), "ok")
+    status = next((name for name in ("infra_error", "refused") if name in statuses), "ok")
     first = statuses.index(status)
     ok = status == "ok"
     alone = ok and len(requests) > conditional

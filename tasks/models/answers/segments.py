@@ -34,7 +34,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tasks.models.errors import is_settled
-from tasks.models.records import EVERY, READ_FIELDS, Answer, KeptAnswer, Lookup
+from tasks.models.records import EVERY, READ_FIELDS, STATUS_BEFORE, Answer, KeptAnswer, Lookup
 from tasks.store import claims
 from tasks.store.claims import Claim, Watch, is_dead, owner_of
 from tasks.store.errors import STORE_LOG, FileDamaged, FileMissing, StoreError
@@ -129,7 +129,7 @@ ANSWERS: Final = pa.schema(
         pa.field("arrived", pa.float64(), nullable=False),  # seconds since 1970
         pa.field("asked_at", pa.float64()),  # when it was asked for; null in version 0.1.0: when it arrived
         pa.field("night", TEXT),  # the night that asked for it
-        pa.field("status", TEXT, nullable=False),  # ok | cut_off | model_error; other failures are not kept
+        pa.field("status", TEXT, nullable=False),  # ok | cut_off | refused; other failures are not kept
         pa.field("response", pa.string()),
         pa.field("reasoning", pa.string()),
         pa.field("error", pa.string()),
@@ -285,7 +285,8 @@ class ModelAnswers:
 
     def _read_keys(self, name: str) -> "SegmentKeys":
         table = self.read(name, [*INDEXED, "status"])
-        failed = pc.equal(table.column("status").cast(pa.string()), "model_error")
+        refused = pa.array(["refused", STATUS_BEFORE])
+        failed = pc.is_in(table.column("status").cast(pa.string()), refused)
         if not pc.any(failed).as_py():
             return SegmentKeys.of(table)
         errors = self.read(name, ["error"]).column("error")

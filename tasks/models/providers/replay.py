@@ -28,7 +28,7 @@ from tasks.models.recordings import (
     shown,
     whole_number,
 )
-from tasks.models.records import InferenceOptions, PartitionResponses, RequestTally
+from tasks.models.records import STATUS_BEFORE, InferenceOptions, PartitionResponses, RequestTally
 from tasks.models.registry import provider
 from tasks.store.home import named_path
 from tasks.store.keys import file_digest, iso_time, unix_seconds
@@ -57,7 +57,7 @@ PLAIN_FIELDS = frozenset({*("item_id", "sample_index", "model_name", "prompt_tem
 """Of a row with no other fields only the response is taken over."""
 UNSEEN = ("cached_tokens", "reasoning_tokens", "logprobs_json")
 """Columns that responses.jsonl has no field for: it shows them in a row's metadata."""
-STATUSES = ("ok", "cut_off", "model_error", "infra_error")
+STATUSES = ("ok", "cut_off", "refused", "infra_error")
 
 logger = logging.getLogger(__name__)
 
@@ -233,8 +233,8 @@ def _row(request: Mapping[str, Any], sample: int, recorded: Recorded, source: _S
         **_content(request, sample, recorded, source),
     }
     source.tally.requests += 1
-    source.tally.cached += row["status"] in ("ok", "cut_off")
-    source.tally.model_errors += row["status"] == "model_error"
+    source.tally.cached += row["status"] in ("ok", "cut_off", "refused")
+    source.tally.refused += row["status"] == "refused"
     if row["status"] == "infra_error":
         source.tally.failed += 1
         source.tally.absent += recorded is None
@@ -291,6 +291,10 @@ def _outcome(recorded: RecordedRow, content: Mapping[str, Any], likelihood: bool
     said = fields.get("error")
     error = None if said is None or said is False or said == "" else _text(said)
     status = fields.get("status") or ("infra_error" if error else "ok")
+    if status == STATUS_BEFORE:
+        status = "refused"
+    if status == "ok" and content.get("finish_reason") == "content_filter":
+        return "refused", error or f"{where}: the finish reason is content_filter"
     if status not in STATUSES:
         return "infra_error", error or f"{where}: status is {shown(status)}; expected {', '.join(STATUSES)}"
     if status == "ok" and likelihood and content.get("lls") is None:

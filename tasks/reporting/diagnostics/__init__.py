@@ -54,6 +54,7 @@ def _checks(view: RunView, options: DiagnosticOptions) -> list[Check]:
         responses.FailedRequests(options),
         responses.UnscoredResponses(options),
         responses.CutOffResponses(options),
+        responses.RefusedResponses(options),
         responses.TruncatedResponses(options),
         responses.UnendedThoughts(options),
         responses.EmptyResponses(options),

@@ -80,15 +80,16 @@ class UnscoredResponses(TallyCheck):
     """Answers that are there and have no score: a judge whose reply was unreadable, a metric that gave up."""
 
     def add(self, sample: SampleView) -> None:
-        """Counts unscored repeats by pair; failed requests and cut-off answers have checks of their own."""
+        """Counts unscored repeats by pair; failed requests, cut-off and refused answers have checks of their
+        own."""
         if any(response.failed for response in sample.responses):
             return
         for pair, scores in sample.scores.items():
             tally, reasons = self.tallies[pair], sample.reasons.get(pair, ())
             tally.total += len(scores)
             for index, score in enumerate(scores):
-                of_its_own = index < len(sample.responses) and sample.responses[index].cut_off
-                if score is None and not of_its_own:
+                lacking = index < len(sample.responses) and not sample.responses[index].ok
+                if score is None and not lacking:
                     reason = reasons[index] if index < len(reasons) else None
                     tally.hit(sample, reason or "no reason was recorded")
 
@@ -126,6 +127,30 @@ class CutOffResponses(TallyCheck):
                     "error" if every else "warning",
                     f"{model}, prompt {prompt}: {tally.words('answer')} never began, because the tokens were "
                     "used up. Raise sample_params.max_tokens, or lower what the model may think.",
+                )
+
+
+class RefusedResponses(TallyCheck):
+    """Answers that the model or its provider refused: scored as no answer."""
+
+    def add(self, sample: SampleView) -> None:
+        """Counts by model and prompt."""
+        tally = self.tallies[sample.model_name, sample.prompt_template]
+        for response in sample.responses:
+            tally.total += 1
+            if response.refused:
+                tally.hit(sample, response.error or "")
+
+    def finish(self) -> Iterator[Diagnostic]:
+        """One finding a model and prompt."""
+        for key, tally in self.tallies.items():
+            model, prompt = key if isinstance(key, tuple) else (key, "")
+            if tally.seen:
+                yield tally.finding(
+                    "refused",
+                    "warning",
+                    f"{model}, prompt {prompt}: {tally.words('answer')} were refused by the model or its "
+                    "provider. The metric refusal counts them; others score them as no answer.",
                 )
 
 

@@ -74,7 +74,7 @@ def test_a_400_on_some_items_leaves_the_others_alone_and_is_asked_again(bench, s
     assert [row["status"] for row in first.rows[:11]] == ["infra_error", *["ok"] * 9, "infra_error"]
     assert first.rows[0]["response"] is None
     assert "this prompt is never taken" in first.rows[0]["error"]
-    assert (first.tally.model_errors, first.tally.failed, first.tally.retries) == (0, 5, 0)
+    assert (first.tally.refused, first.tally.failed, first.tally.retries) == (0, 5, 0)
     again = bench.ask(endpoint(serving), batch_of(rows))
     assert (again.tally.sent, again.tally.cached) == (5, 45)
     refreshed = bench.ask(endpoint(serving), batch_of(rows), refresh=True)
@@ -107,7 +107,7 @@ def test_a_filtered_answer_is_the_items_own_and_settled_until_failed_ones_are_as
 ):
     serving = served(Faults(filter_prompts="Tom"))
     first = bench.ask(endpoint(serving), problems(3))
-    assert first.column("status") == ["model_error"] * 3
+    assert first.column("status") == ["refused"] * 3
     assert first.column("response") == [None] * 3
     assert "filter" in first.rows[0]["error"]
     assert bench.ask(endpoint(serving), problems(3)).tally.sent == 0

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from tasks.models.config import ModelConfig
 
-STATUSES = {"ok", "cut_off", "model_error", "infra_error"}
+STATUSES = {"ok", "cut_off", "refused", "infra_error"}
 AT_ONCE = 50
 CHAT = {
     "id": "x",

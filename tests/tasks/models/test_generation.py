@@ -141,7 +141,7 @@ def test_an_answer_cut_to_nothing_by_a_stop_sequence_is_an_answer():
     assert answered(body({"content": ""}), stop=["\n"]).response == ""
 
 
-NOTHING, CUT, MODEL = EmptyAnswer, "cut_off", "model_error"
+NOTHING, CUT, MODEL = EmptyAnswer, "cut_off", "refused"
 THOUGHT = {"reasoning_content": "2 + 2"}
 CALL = {"tool_calls": [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]}
 # What a message holds, and what becomes of it when it ended with stop, length, content_filter, tool_calls.

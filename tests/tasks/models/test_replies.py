@@ -53,15 +53,15 @@ def test_a_mended_status_counts_as_what_it_is_now(
     bench: Any, served: Any, endpoint: Any, problems: Any, monkeypatch: Any
 ) -> None:
     model = endpoint(served())
-    assert bench.ask(model, problems(2)).tally.model_errors == 0
+    assert bench.ask(model, problems(2)).tally.refused == 0
 
     def refuses(*_: Any) -> ParsedChoice:
         raise generation.Refused("the model refused: no")
 
     monkeypatch.setattr(Chat, "message", refuses)
     refused = bench.ask(model, problems(2))
-    assert (refused.tally.sent, refused.tally.model_errors) == (0, 2)
-    assert refused.column("status") == ["model_error"] * 2
+    assert (refused.tally.sent, refused.tally.refused) == (0, 2)
+    assert refused.column("status") == ["refused"] * 2
 
     def breaks(*_: Any) -> ParsedChoice:
         raise MalformedBody("of another shape")
@@ -192,5 +192,5 @@ def test_settled_answers_without_a_reply_stay_settled(
     serving = served(Faults(filter_prompts="Tom"))
     first = bench.ask(endpoint(serving), problems(2))
     again = bench.ask(endpoint(serving), problems(2))
-    assert first.column("status") == again.column("status") == ["model_error"] * 2
+    assert first.column("status") == again.column("status") == ["refused"] * 2
     assert (again.tally.sent, again.column("error")) == (0, first.column("error"))

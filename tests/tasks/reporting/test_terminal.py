@@ -133,7 +133,7 @@ def test_failed_pairs_come_last_with_reason_and_the_command_that_retries_them() 
 def test_the_command_that_is_suggested_is_the_one_that_helps(
     failed: int, settled: int, over: dict[str, str], command: str
 ) -> None:
-    manifest = {"models": {"m": {"failed": failed, "model_errors": settled}}, "over_budget": over}
+    manifest = {"models": {"m": {"failed": failed, "refused": settled}}, "over_budget": over}
     assert next_command(manifest, ["python", "-m", "flows.eval", "my config.yaml"]) == command
 
 
@@ -193,7 +193,7 @@ def test_findings_of_a_kind_stand_together_the_gravest_first_and_few_of_many() -
 
 
 def progress(**fields: Any) -> Progress:
-    counts = {"done": 100, "expected": 400, "cached": 3, "failed": 2, "model_errors": 1, "retries": 5}
+    counts = {"done": 100, "expected": 400, "cached": 3, "failed": 3, "retries": 5}
     load = {"in_flight": 32, "concurrency": 64, "rate": 55.3, "tokens_per_second": 1800.2}
     given: dict[str, Any] = {**counts, **load, "cost": 0.12, "seconds_left": 5.4}
     return Progress(**(given | fields))
@@ -201,7 +201,7 @@ def progress(**fields: Any) -> Progress:
 
 def test_partitions_of_a_model_add_up_to_one_line() -> None:
     both = combined([progress(), progress(done=400, seconds_left=None, rate=99.0)])
-    assert (both.done, both.expected, both.failed, both.retries) == (500, 800, 4, 10)
+    assert (both.done, both.expected, both.failed, both.retries) == (500, 800, 6, 10)
     assert both.rate == 55.3, "a finished partition has no rate any more"
     assert both.seconds_left == 5.4
     assert combined([progress(), progress(expected=None)]).expected is None

@@ -110,7 +110,7 @@ documented = maybe(
         "timestamp_unix": st.floats(0, 2e9),
         "metadata": maybe({"finish_reason": names, "response_id": names, "attempts": st.integers(1, 3)}),
         "error": st.none() | names,
-        "status": st.sampled_from(["ok", "model_error", "infra_error"]),
+        "status": st.sampled_from(["ok", "refused", "infra_error"]),
         "tokens_per_second": st.floats(0, 9),
         "total_tokens": st.integers(0, 99),
         "finish_reason": names,

@@ -140,6 +140,8 @@ def split_thought(
     return (marks.answer(answer) if closing else None), marks.bare(thought)
 
 
+FILTERS: Final = ("content_filter", "refusal")
+"""Finish reasons of an answer that a filter ended, or the model's own refusal by a gateway."""
 OUT_OF_TOKENS = ("length", "max_tokens")
 """Finish reasons of an answer that the limit of tokens ended."""
 MARKED = ReasoningConfig()
@@ -263,10 +265,10 @@ class Generation(Codec):
         }
         try:
             said = self.message(choice)
-            if finish == "content_filter":
+            if finish in FILTERS:
                 raise ContentFiltered(f"{FILTERED}: its content filter cut the answer")
         except SettledError as error:
-            return Answer("model_error", error=str(error), **facts)
+            return Answer("refused", error=str(error), **facts)
         facts |= {"reasoning": said.thought, "tool_calls_json": said.calls}
         if said.thought and facts["reasoning_tokens"] is None:
             facts["reasoning_tokens"] = thought_tokens(said, facts["completion_tokens"])
@@ -320,14 +322,15 @@ class Chat(Generation):
         message = choice.get("message")
         if not isinstance(message, Mapping):
             raise MalformedBody("a choice of the answer has no message")
-        text = message.get("content")
+        text, refusal = message.get("content"), message.get("refusal")
         if isinstance(text, list):
-            text = content_text(text)
+            said = [part["refusal"] for part in text if isinstance(part, Mapping) and part.get("refusal")]
+            refusal, text = refusal or " ".join(map(str, said)), content_text(text)
         reasoning = message.get("reasoning_content") or message.get("reasoning")
         if not isinstance(text, str | None):
             raise MalformedBody("a message's content is neither text nor null")
-        if message.get("refusal"):
-            raise Refused(f"{REFUSED}: {shortened(str(message['refusal']))}")
+        if refusal:
+            raise Refused(f"{REFUSED}: {shortened(str(refusal))}")
         try:
             calls = calls_text(calls_of(message))
         except ValueError as error:

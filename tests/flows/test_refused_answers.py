@@ -1,0 +1,338 @@
+"""Answers that a provider's filter or the model itself refused, from the endpoint to the exit code: the metric
+``refusal`` counts them, all others score them as no answer."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from flows.compare.__main__ import main as compare_main
+from tests.flows.endpoints import chat_endpoint
+
+Reply = tuple[dict[str, Any], str]
+FILTERED: Reply = ({"content": "It is"}, "content_filter")
+REFUSED: Reply = ({"content": None, "refusal": "I can't help with that."}, "stop")
+
+
+class Scripted:
+    """A chat endpoint that answers a prompt by its script: each sample its own message."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.asked: list[str] = []
+        self.script: Callable[[str, int], Reply] = two_of_four
+
+    def choice(self, body: dict[str, Any]) -> dict[str, Any]:
+        prompt = body["messages"][-1]["content"]
+        sample = self.asked.count(prompt)
+        self.asked.append(prompt)
+        message, finish = self.script(prompt, body.get("seed", sample))
+        return {"message": message, "finish_reason": finish}
+
+
+def two_of_four(prompt: str, sample: int) -> Reply:
+    """Right for the first two questions; one of the others is filtered, one refused."""
+    number = int(prompt[1:])
+    return ({"content": str(number)}, "stop") if number < 2 else (FILTERED, REFUSED)[number % 2]
+
+
+def every_third(prompt: str, sample: int) -> Reply:
+    """Of the samples 0 to 5 the third and sixth are refused; the first two are right, the rest wrong."""
+    if sample % 3 == 2:
+        return REFUSED
+    return {"content": prompt[1:] if sample < 2 else "wrong"}, "stop"
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[tuple[str, list[Scripted]]]:
+    answering = [Scripted()]
+    with chat_endpoint(lambda body: answering[-1].choice(body), ["m"]) as url:
+        yield url, answering
+
+
+@pytest.fixture
+def endpoint(url: tuple[str, list[Scripted]]) -> Scripted:
+    scripted = Scripted()
+    scripted.url = url[0]
+    url[1].append(scripted)
+    return scripted
+
+
+@pytest.fixture
+def config(tmp_path: Path, endpoint: Scripted) -> Callable[..., Path]:
+    """Writes a benchmark of items q0, q1 … whose right answers are their numbers."""
+
+    def write(n: int = 4, **keys: Any) -> Path:
+        items = [{"id": f"i{i}", "question": f"q{i}", "answer": str(i)} for i in range(n)]
+        (tmp_path / "data.jsonl").write_text("".join(json.dumps(item) + "\n" for item in items))
+        merged = {
+            "name": "refused",
+            "dataset": "data.jsonl",
+            "prompt_template": "{{question}}",
+            "target": "{{answer}}",
+            "models": [{"name": "m", "config": {"base_url": endpoint.url, "max_retries": 0}}],
+            "metric_list": ["exact_match"],
+            "errors": {"max_rate": 0.0},
+            **keys,
+        }
+        path = tmp_path / "config.yaml"
+        path.write_text(yaml.safe_dump(merged))
+        return path
+
+    return write
+
+
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def rows_of(folder: Path) -> dict[str, dict[str, Any]]:
+    return {row["metric"]: row for row in pq.read_table(folder / "results.parquet").to_pylist()}
+
+
+def test_refusals_are_counted_by_refusal_and_wrong_for_others(begin, config, endpoint, tmp_path):
+    lower = {"metric": "exact_match", "alias": "missed", "higher_is_better": False}
+    ran = begin("refused", config(metric_list=["exact_match", "refusal", "wer", lower]), "--json")
+    assert ran.code == 0, ran.document
+    assert ran.value("exact_match,none") == 0.5
+    assert ran.value("refusal,none") == 0.5
+    assert ran.value("wer,none") == 0.5, "an empty hypothesis"
+    assert ran.value("missed,none") == 1.0, "2 right ones, and the worst value for the others"
+    for row in rows_of(tmp_path / "out").values():
+        assert (row["n_scored"], row["n_unscored"], row["n_refused"], row["n_cut_off"]) == (4, 0, 2, 0)
+    responses = lines_of(tmp_path / "out/responses.jsonl")
+    assert [line["status"] for line in responses] == ["ok", "ok", "refused", "refused"]
+    assert [line["response"] for line in responses[2:]] == [None, None]
+    assert "I can't help with that." in responses[3]["error"]
+    numbers = [line for line in lines_of(tmp_path / "out/metrics.jsonl") if line["metric"] == "refusal"]
+    assert {line["refused_sample_count"] for line in numbers} == {2}
+    (finding,) = [entry for entry in ran.document["diagnostics"] if entry["kind"] == "refused"]
+    assert "2 of 4 answers" in finding["message"]
+    assert not [entry for entry in ran.document["diagnostics"] if entry["kind"] == "requests_failed"]
+    assert ran.document["requests"]["failed"] == 0
+    assert ran.document["requests"]["refused"] == 2
+    page = (tmp_path / "out/report.html").read_text()
+    assert "Refused" in page
+
+
+def test_a_run_of_which_every_answer_was_refused_measures_just_that(evaluate, config, endpoint):
+    endpoint.script = lambda prompt, sample: FILTERED
+    ran = evaluate(config(metric_list=["refusal"]), "--json")
+    assert (ran.code, ran.value("refusal,none")) == (0, 1.0)
+
+
+def test_refusals_are_asked_once_and_again_with_those_that_failed(evaluate, config, endpoint):
+    assert evaluate(config(), "--json").document["requests"]["sent"] == 4
+    assert evaluate(config(), "--json").document["requests"]["sent"] == 0
+    assert evaluate(config(), "--refresh", "failed", "--json").document["requests"]["sent"] == 2
+
+
+def test_cut_off_unscored_says_nothing_of_refusals(evaluate, config, endpoint):
+    assert evaluate(config(cut_off="unscored"), "--json").value("exact_match,none") == 0.5
+
+
+def test_refused_samples_have_no_vote_and_are_failed_trials(evaluate, config, endpoint, tmp_path):
+    endpoint.script = every_third
+    metrics = [{"metric": "exact_match", "reduction": ["mean", "pass@2", "maj@3", "maj@6", "pass^2"]}]
+    sampling = {"num_samples": 6, "seed": 0, "temperature": 1.0}
+    ran = evaluate(config(n=2, metric_list=metrics, sample_params=sampling), "--json")
+    assert ran.code == 0
+    rows = pq.read_table(tmp_path / "out/results.parquet").to_pylist()
+    found = {row["reduction"]: row["value"] for row in rows}
+    assert found["mean"] == pytest.approx(2 / 6)
+    assert found["pass@2"] == pytest.approx(1 - (4 * 3) / (6 * 5))
+    assert found["maj@3"] == found["maj@6"] == 1.0
+    assert found["pass^2"] == pytest.approx((2 * 1) / (6 * 5))
+    assert {row["n_refused"] for row in rows} == {4}
+
+
+def test_a_filter_that_chooses_takes_the_votes_that_were_cast(evaluate, config, endpoint, tmp_path):
+    endpoint.script = every_third
+    filters = [
+        {"name": "first", "filter": [{"function": "take_first"}], "metric_list": ["exact_match"]},
+        {"name": "vote", "filter": [{"function": "majority_vote"}], "metric_list": ["exact_match"]},
+    ]
+    sampling = {"num_samples": 6, "seed": 0, "temperature": 1.0}
+    made = config(n=1, filter_list=filters, metric_list=None, sample_params=sampling)
+    ran = evaluate(made, "--json")
+    assert ran.value("exact_match,vote") == 1.0
+    endpoint.script = lambda prompt, sample: REFUSED
+    assert evaluate(made, "--refresh", "infer", "--json").value("exact_match,vote") == 0.0
+    rows = {row["filter"]: row for row in pq.read_table(tmp_path / "out/results.parquet").to_pylist()}
+    assert (rows["first"]["n_refused"], rows["vote"]["n_refused"]) == (1, 1)
+
+
+MINE = '''
+from metrics import metric
+
+def seen(references, predictions):
+    """One for the empty text."""
+    return float(predictions == [""])
+
+@metric("mistakes", higher_is_better=False, bounds=(0.0, 7.0), source="a test")
+def mistakes(references, predictions):
+    return float(predictions != references)
+
+@metric("far", higher_is_better=False, bounds=(0.0, float("inf")), source="a test")
+def far(references, predictions):
+    return float(abs(len(predictions[0]) - 3))
+
+@metric("beyond", higher_is_better=False, source="a test")
+def beyond(references, predictions):
+    return 0.0 if predictions[0] else 9.0
+
+def reward(responses, docs):
+    return [1.0 if text == "" else 0.0 for text in responses]
+
+def judge(response, ground_truth, inference_result):
+    return {"label": "mine", "passed": response == "", "score": float(response == "")}
+
+def results(doc, results):
+    return {"blank": float(results == [""])}
+
+class Counter:
+    def __init__(self, **_):
+        pass
+
+    def score(self, batch):
+        return [1.0 if text == "" and answer == "" else 0.0
+                for text, answer in zip(batch.predictions, batch.responses)]
+'''
+
+
+@pytest.mark.parametrize(
+    ("keys", "pair", "value"),
+    [
+        ({"metric_list": ["mine.py:seen"]}, "seen,none", 0.5),
+        ({"metric_list": ["mine.py:mistakes"]}, "mistakes,none", 3.5),
+        ({"metric_list": ["mine.py:far"]}, "far,none", (2 + 2 + 3 + 3) / 4),
+        ({"metric_list": ["mine.py:beyond"]}, "beyond,none", 4.5),
+        ({"metric_list": [{"metric": "mine.py:seen", "higher_is_better": False}]}, "seen,none", 0.5),
+        ({"process_results": "mine.py:results", "metric_list": ["blank"]}, "blank,none", 0.5),
+        ({"scorer": {"type": "reward_model", "function": "mine.py:reward"}}, "reward,none", 0.5),
+        ({"scorer": {"type": "mine.py:Counter"}, "metric_list": ["counter"]}, "counter,none", 0.5),
+    ],
+)
+def test_users_functions_see_the_empty_text_and_ranges_are_kept_to(
+    evaluate, config, endpoint, tmp_path, keys, pair, value
+):
+    (tmp_path / "mine.py").write_text(MINE)
+    ran = evaluate(config(**keys), "--json")
+    assert ran.code == 0, ran.err
+    assert ran.value(pair) == value
+    assert rows_of(tmp_path / "out")[pair.partition(",")[0]]["n_refused"] == 2
+
+
+def test_evaluation_methods_built_in_are_not_passed_and_users_judge_the_empty_text(
+    evaluate, config, endpoint, tmp_path
+):
+    (tmp_path / "mine.py").write_text(MINE)
+    methods = [
+        {"name": "right", "type": "exact_match"},
+        {"name": "short", "type": "length_check", "params": {"max_length": 100}},
+        {"name": "mine", "function": "mine.py:judge"},
+    ]
+    metrics = [
+        {"name": "rate", "type": "pass_rate"},
+        {"name": "pass@1", "type": "pass_at_k", "params": {"k": 1}},
+    ]
+    ran = evaluate(config(metric_list=None, evaluation_methods=methods, metrics=metrics), "--json")
+    assert ran.code == 0, ran.err
+    rows = pq.read_table(tmp_path / "out/results.parquet").to_pylist()
+    found = {(row["metric"], row["label"]): row["value"] for row in rows}
+    assert {found["rate", label] for label in ("right", "short", "mine")} == {0.5}
+    assert {found["pass@1", label] for label in ("right", "short", "mine")} == {0.5}
+    assert {row["n_refused"] for row in rows} == {2}
+    lines = lines_of(tmp_path / "out/evaluation_results.jsonl")
+    assert {(line["status"], line["passed"]) for line in lines if line["label"] == "short"} == {
+        ("ok", True),
+        ("refused", False),
+    }
+
+
+JUDGE = {"type": "llm_judge", "parse": {"type": "number", "min": 1, "max": 5}}
+
+
+@pytest.mark.parametrize(("better", "worst"), [(True, 1), (False, 5)])
+def test_a_judge_is_not_shown_what_was_refused_and_gives_it_the_worst_grade(
+    evaluate, config, endpoint, tmp_path, better, worst
+):
+    def script(prompt: str, sample: int) -> Reply:
+        return ({"content": "3"}, "stop") if prompt.startswith("Grade") else two_of_four(prompt, sample)
+
+    endpoint.script = script
+    judge = {
+        **JUDGE,
+        "judges": [{"name": "j", "type": "openai", "config": {"base_url": endpoint.url}}],
+        "prompt": "Grade from 1 to 5: {{ response }}",
+    }
+    named = [{"metric": "llm_judge", "higher_is_better": better}]
+    ran = evaluate(config(scorer=judge, metric_list=named), "--json")
+    assert ran.code == 0, ran.err
+    assert ran.value("llm_judge,none") == pytest.approx((3 + 3 + 2 * worst) / 4)
+    assert sum(prompt.startswith("Grade") for prompt in endpoint.asked) == 2
+
+
+def test_a_judge_that_refuses_leaves_the_sample_unscored(evaluate, config, endpoint, tmp_path):
+    def script(prompt: str, sample: int) -> Reply:
+        if prompt.startswith("Grade"):
+            return REFUSED if prompt.endswith("1") else ({"content": "5"}, "stop")
+        return {"content": prompt[1:]}, "stop"
+
+    endpoint.script = script
+    judge = {
+        **JUDGE,
+        "judges": [{"name": "j", "type": "openai", "config": {"base_url": endpoint.url}}],
+        "prompt": "Grade from 1 to 5: {{ response }}",
+    }
+    ran = evaluate(config(scorer=judge, errors={"max_rate": 0.5}), "--json")
+    assert ran.code == 0, ran.err
+    row = rows_of(tmp_path / "out")["llm_judge"]
+    assert (row["value"], row["n_scored"], row["n_unscored"], row["n_refused"]) == (5.0, 3, 1, 0)
+    refused = evaluate(config(scorer=judge), "--json")
+    assert refused.code == 1, "a judge's refusals count against errors.max_rate"
+    assert "1 of 4 requests failed" in json.dumps(refused.document)
+
+
+def test_recorded_answers_keep_that_they_were_refused(evaluate, begin, config, endpoint, tmp_path):
+    metrics = ["exact_match", "refusal"]
+    assert evaluate(config(metric_list=metrics), "--json").code == 0
+    lines = lines_of(tmp_path / "out/responses.jsonl")
+    lines[2]["status"] = "model_error"  # as it was called before
+    recorded = tmp_path / "recorded.jsonl"
+    recorded.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    replayed = [{"name": "m", "type": "replay", "config": {"path": "recorded.jsonl"}}]
+    ran = evaluate(config(models=replayed, metric_list=metrics), "--json")
+    assert (ran.code, ran.value("exact_match,none"), ran.value("refusal,none")) == (0, 0.5, 0.5)
+    assert rows_of(tmp_path / "out")["refusal"]["n_refused"] == 2
+
+
+def test_a_model_that_begins_to_refuse_is_found_between_two_runs(
+    evaluate, config, endpoint, tmp_path, capsys
+):
+    def before(prompt: str, sample: int) -> Reply:
+        number = int(prompt[1:])
+        return {"content": str(number if number % 2 else -1)}, "stop"
+
+    def after(prompt: str, sample: int) -> Reply:
+        number = int(prompt[1:])
+        return before(prompt, sample) if number % 2 or number > 20 else REFUSED
+
+    made = config(n=40)
+    endpoint.script = before
+    assert evaluate(made, "--output", tmp_path / "base").code == 0
+    endpoint.script = after
+    assert evaluate(made, "--output", tmp_path / "new", "--refresh", "infer").code == 0
+    gate = tmp_path / "gate.yaml"
+    gate.write_text("margin: 0.2\noutcomes: fail\n")
+    with pytest.raises(SystemExit) as exited:
+        compare_main([str(tmp_path / "base"), str(tmp_path / "new"), "--gate", str(gate), "--json"])
+    assert exited.value.code == 1
+    document = json.loads(capsys.readouterr().out)
+    (change,) = document["outcomes"]
+    assert (change["outcome"], change["base"], change["candidate"]) == ("refused", 0.0, 11 / 40)
+    assert {pair["difference"] for pair in document["pairs"]} == {0.0}, "wrong before and wrong now"
