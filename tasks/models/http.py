@@ -14,7 +14,7 @@ import math
 import os
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Protocol
@@ -110,20 +110,25 @@ class HttpTransport:
 
         Raises AccessDenied for a wrong key and TransientError where nothing usable answers.
         """
-        try:
-            async with self._session.get(
-                f"{self._base_url}/models", timeout=_timeouts(timeout), allow_redirects=False
-            ) as response:
-                headers = dict(response.headers)
-                if response.status in (404, 405, 501):
-                    return ModelListing({}, headers)
-                body = await self._json_body(response)
-        except (aiohttp.ClientError, OSError) as error:
-            raise _connection_error(error, timeout) from error
+        body, headers = await self.get("models", timeout, absent=(404, 405, 501))
         listed = body.get("data")
         entries = listed if isinstance(listed, list) else []
         named = {str(entry["id"]): entry for entry in entries if isinstance(entry, dict) and "id" in entry}
         return ModelListing(named, headers)
+
+    async def get(
+        self, path: str, timeout: float, absent: Sequence[int] = ()
+    ) -> tuple[Mapping[str, Any], Mapping[str, str]]:
+        """What the endpoint says at a path, and the headers; an empty object for a status in ``absent``.
+        Raises RequestError."""
+        try:
+            async with self._session.get(
+                f"{self._base_url}/{path}", timeout=_timeouts(timeout), allow_redirects=False
+            ) as response:
+                headers = dict(response.headers)
+                return ({} if response.status in absent else await self._json_body(response)), headers
+        except (aiohttp.ClientError, OSError) as error:
+            raise _connection_error(error, timeout) from error
 
     async def close(self) -> None:
         """Closes the pool."""

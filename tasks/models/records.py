@@ -315,8 +315,8 @@ class RequestTally:
     with an answer; ``failed`` are those without, of which ``retryable`` are worth asking again.
     ``refused`` are answers by which model or provider refused. ``same_night`` are the cached requests that
     this night asked: in an earlier attempt, in another evaluation, or once for several of them. ``absent``
-    are the failed ones that a recording does not hold. ``seconds`` is the sum over requests. ``served`` counts
-    answers by the model name that the server gave.
+    are the failed ones that a recording does not hold. ``seconds`` is the sum over requests. ``served``
+    counts answers by the model name that the server gave.
     """
 
     requests: int = 0

@@ -1,5 +1,5 @@
-"""Answers that a provider's filter or the model itself refused, from the endpoint to the exit code: the metric
-``refusal`` counts them, all others score them as no answer."""
+"""Answers that a provider's filter or the model itself refused, from the endpoint to the exit code: the
+metric ``refusal`` counts them, all others score them as no answer."""
 
 import json
 from collections.abc import Callable, Iterator

@@ -14,9 +14,12 @@ import pytest
 
 from tasks.datasets.item import RequestKind
 from tasks.models.config import ModelConfig, SampleParams
+from tasks.models.providers.anthropic import Messages
+from tasks.models.providers.gemini import Contents
 from tasks.models.providers.openai.echo import EchoMode, Likelihood
 from tasks.models.providers.openai.generation import Chat, Completions, TokenPrompts
 from tasks.models.providers.provider import AskedProvider, provider_of
+from tasks.models.providers.responses import Items
 from tasks.models.records import Codec, Request
 from tasks.models.registry import PROVIDERS
 from tasks.models.tokenizers import ByteTokenizer
@@ -42,6 +45,17 @@ MODELS: dict[str, dict[str, Any]] = {
         "reasoning": {"budget_tokens": 9},
     },
 }
+NATIVE: dict[str, type[Codec]] = {"anthropic": Messages, "gemini": Contents, "openai_responses": Items}
+STREAMED = {"stream": True, "extra_body": {"x": 1}}
+NATIVE_MODELS: dict[str, dict[str, dict[str, Any]]] = {
+    "anthropic": {
+        "plain": {},
+        "thinking": {"config": STREAMED, "reasoning": {"effort": "low", "budget_tokens": 2048}},
+        "caching": {"config": {"prompt_caching": True}},
+    },
+    "gemini": {"plain": {}, "thinking": {"config": STREAMED, "reasoning": {"budget_tokens": 64}}},
+    "openai_responses": {"plain": {}, "thinking": {"config": STREAMED, "reasoning": {"effort": "low"}}},
+}
 TEXTS = {
     "text": Request(b"k", "generate", "p"),
     "seed": Request(b"k", "generate", "p", seed=4),
@@ -63,8 +77,16 @@ MODES = {
 def bodies() -> dict[str, dict[str, Any]]:
     """Each codec's version, and the bodies that it makes of the cases."""
     found: dict[str, dict[str, Any]] = {
-        codec.__name__: {"version": codec.version, "bodies": {}} for codec in (Chat, Completions, Likelihood)
+        codec.__name__: {"version": codec.version, "bodies": {}}
+        for codec in (Chat, Completions, Likelihood, *NATIVE.values())
     }
+    for kind, native in NATIVE.items():
+        for name, said in NATIVE_MODELS[kind].items():
+            model = ModelConfig.model_validate({"name": "a", "type": kind, **said})
+            sampled = SampleParams(temperature=0.5, max_tokens=7, top_p=0.9)
+            for case in ("text", "chat"):
+                codec = _codec(model, "generate", sampled)
+                found[native.__name__]["bodies"][f"{name} {case}"] = _calls(codec, [TEXTS[case]])
     for name, said in MODELS.items():
         model = ModelConfig.model_validate({"name": "a", **said})
         for sampled, params in {"defaults": SampleParams(), "sampled": SAMPLED}.items():
@@ -108,7 +130,9 @@ def trouble(golden: dict[str, Any], now: dict[str, Any]) -> str | None:
     return None if same else "both have moved: write the golden file anew"
 
 
-@pytest.mark.parametrize("codec", ["Chat", "Completions", "Likelihood"])
+@pytest.mark.parametrize(
+    "codec", ["Chat", "Completions", "Likelihood", *(native.__name__ for native in NATIVE.values())]
+)
 def test_bodies_and_their_versions_move_together(codec: str) -> None:
     assert trouble(json.loads(GOLDEN.read_text())[codec], bodies()[codec]) is None
 
@@ -130,7 +154,8 @@ def test_every_codec_of_a_provider_has_golden_bodies() -> None:
     for name in PROVIDERS:
         if not PROVIDERS[name].asks:
             continue
-        for api in ({}, {"api": "completions"}):
+        own = "api" in PROVIDERS[name].schema.model_fields
+        for api in ({}, {"api": "completions"}) if own else ({},):
             model = ModelConfig.model_validate({"name": "a", "type": name, "config": api})
             for kind in PROVIDERS[name].kinds:
                 assert type(_codec(model, kind, SampleParams())).__name__ in known

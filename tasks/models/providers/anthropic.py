@@ -1,0 +1,380 @@
+"""The type ``anthropic``: Anthropic's Messages API.
+
+It is asked by the own engine: its official client is made by the same generator as OpenAI's, which costs
+several times the CPU of a request. A chat of OpenAI's form becomes a system prompt and turns of blocks; the
+blocks of a reply become answer, thought and calls. What the API has no field for is refused before anything
+is asked.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+import orjson
+from pydantic import Field
+
+from tasks.messages.calls import calls_text
+from tasks.messages.chat import SYSTEM_ROLES, Message, chat_body, content_text
+from tasks.messages.media import ReadMedia, media_size, refuse_media, sent_messages
+from tasks.models.config import ModelConfig, ReasoningConfig, SampleParams
+from tasks.models.errors import (
+    REFUSED,
+    AccessDenied,
+    BadRequest,
+    MalformedBody,
+    ModelError,
+    NotServed,
+    RequestError,
+)
+from tasks.models.http import ModelListing, Wire, body_error, json_object, status_error
+from tasks.models.providers.openai.generation import ParsedChoice, thought_tokens
+from tasks.models.providers.provider import (
+    PROBE_SECONDS,
+    AddressedConfig,
+    AskedProvider,
+    ServedModel,
+)
+from tasks.models.records import Answer, Call, Codec, Request, text_or_none, usage_of
+from tasks.models.registry import provider
+
+API_VERSION: Final = "2023-06-01"
+MAX_TOKENS: Final = 4_096
+"""The API takes no request without a limit: this one where ``max_tokens`` does not say."""
+TAKEN: Final = frozenset(
+    {"temperature", "max_tokens", "max_completion_tokens", "top_p", "top_k", "stop", "response_format"}
+    | {"tool_choice", "reasoning_effort"}
+)
+"""Sampling parameters that the API has a field for."""
+FINISHES: Final[Mapping[str, str]] = {
+    "end_turn": "stop",
+    "stop_sequence": "stop",
+    "pause_turn": "stop",
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+    "tool_use": "tool_calls",
+}
+"""Its stop reasons in the words of our answers; others stay as they are."""
+
+
+class AnthropicConfig(AddressedConfig):
+    """Anthropic's Messages API and how hard it may be driven."""
+
+    base_url: str = Field("https://api.anthropic.com/v1", description="address of the API, up to /v1")
+    extra_body: dict[str, Any] = Field(
+        default_factory=dict, description="sent along with every request as it is"
+    )
+    stream: bool = Field(False, description="receive answers piece by piece")
+    prompt_caching: bool = Field(
+        False, description="mark all that stands before the last message to be cached by the provider"
+    )
+
+
+@provider("anthropic")
+class Anthropic(AskedProvider[AnthropicConfig]):
+    """Models of Anthropic by their own API."""
+
+    schema = AnthropicConfig
+
+    @classmethod
+    def check(cls, model: ModelConfig) -> None:
+        """Refuses what is for a chat template."""
+        super().check(model)
+        if model.reasoning.template_kwargs:
+            raise ValueError("reasoning.template_kwargs: type anthropic has no chat template")
+        if model.reasoning.budget_as not in (None, "anthropic"):
+            raise ValueError("reasoning.budget_as: type anthropic takes a budget as anthropic alone")
+
+    def facts(self) -> dict[str, Any]:
+        """Name, address or ``identity``, and ``extra_body``."""
+        model, config = self.model, self.config
+        extra = {"extra_body": config.extra_body} if config.extra_body else {}
+        place = {"base_url": config.base_url} if model.identity is None else {"identity": model.identity}
+        return {"model": model.served_name, **place, **extra}
+
+    def headers(self, key: str | None) -> dict[str, str]:
+        """The API's version, and the key where there is one."""
+        return {"anthropic-version": API_VERSION, **({} if key is None else {"x-api-key": key})}
+
+    def wire(self) -> Wire:
+        """Errors as the API gives them, and its own events."""
+        return Wire(failure=_failure, stream=StreamedMessage)
+
+    def codec(self, kind: Any, sampling: SampleParams, media: ReadMedia = refuse_media) -> Codec:
+        """Messages; raises ModelError for a sampling parameter that the API does not have."""
+        refused = [name for name in sampling.sent() if name not in TAKEN]
+        refused += [name for name in ("seed", "n") if getattr(sampling, name) is not None]
+        if refused:
+            raise ModelError(
+                f"model {self.model.name!r}: sample_params.{refused[0]}: type anthropic can't be told it; "
+                f"leave it out, or ask a model of type openai (it takes {', '.join(sorted(TAKEN))})"
+            )
+        name = self.model.served_name
+        return Messages(name, self.config, message_fields(self.model, sampling), media)
+
+    async def listing(self, served: ServedModel[Any]) -> ModelListing:
+        """The model alone, which the API looks up by its name or alias; raises ModelError where it is not
+        known."""
+        transport = self.http(served, 1)
+        try:
+            entry, headers = await transport.get(f"models/{served.model}", PROBE_SECONDS)
+            return ModelListing({served.model: entry}, headers)
+        except NotServed as error:
+            raise ModelError(
+                f"model {self.model.name!r}: {served.base_url} knows no model {served.model!r} ({error}); "
+                "set config.model to one that the provider's page of models names"
+            ) from error
+        finally:
+            await transport.close()
+
+
+def message_fields(model: ModelConfig, sampling: SampleParams) -> dict[str, Any]:
+    """The fields that all requests of a model have, beside the messages; raises ModelError."""
+    sent = sampling.sent()
+    limit = sent.pop("max_tokens", None) or sent.pop("max_completion_tokens", None) or MAX_TOKENS
+    sent.pop("max_completion_tokens", None)
+    fields: dict[str, Any] = {"max_tokens": limit}
+    if "stop" in sent:
+        fields["stop_sequences"] = sent.pop("stop")
+    output: dict[str, Any] = {}
+    if effort := sent.pop("reasoning_effort", None) or model.reasoning.effort:
+        output["effort"] = effort
+    if (wanted := sent.pop("response_format", None)) is not None:
+        output["format"] = _format(model, wanted)
+    if (choice := sent.pop("tool_choice", None)) is not None:
+        fields["tool_choice"] = _tool_choice(choice)
+    return fields | sent | _thinking(model.reasoning) | ({"output_config": output} if output else {})
+
+
+def _thinking(reasoning: ReasoningConfig) -> dict[str, Any]:
+    if reasoning.budget_tokens is None:
+        return {}
+    if reasoning.budget_tokens == 0:
+        return {"thinking": {"type": "disabled"}}
+    return {"thinking": {"type": "enabled", "budget_tokens": reasoning.budget_tokens}}
+
+
+def _format(model: ModelConfig, wanted: Mapping[str, Any]) -> dict[str, Any]:
+    schema = wanted.get("json_schema")
+    if wanted.get("type") != "json_schema" or not isinstance(schema, Mapping):
+        raise ModelError(
+            f"model {model.name!r}: sample_params.response_format: type anthropic takes {{type: json_schema, "
+            f"json_schema: {{schema: …}}}}, not {wanted.get('type')!r}"
+        )
+    return {"type": "json_schema", "schema": schema.get("schema", schema)}
+
+
+def _tool_choice(choice: Any) -> dict[str, Any]:
+    if isinstance(choice, Mapping):
+        function = choice.get("function")
+        return {"type": "tool", "name": function["name"]} if isinstance(function, Mapping) else dict(choice)
+    return {"type": "any" if choice == "required" else choice}
+
+
+class Messages(Codec):
+    """One request a call."""
+
+    def __init__(
+        self, model: str, config: AnthropicConfig, fields: Mapping[str, Any], media: ReadMedia = refuse_media
+    ) -> None:
+        streaming = {"stream": True} if config.stream else {}
+        self._body = {"model": model, **fields, **streaming, **config.extra_body}
+        self._marks_prefix = config.prompt_caching
+        self._media = media
+
+    def calls(self, requests: Sequence[Request]) -> list[Call]:
+        """A prompt that is no chat is what a user says."""
+        (request,) = requests
+        chat = (
+            chat_body(request.prompt)
+            if request.chat
+            else {"messages": [{"role": "user", "content": request.prompt}]}
+        )
+        messages = sent_messages(chat["messages"], self._media)
+        said = [message for message in messages if message["role"] not in SYSTEM_ROLES]
+        system = "\n\n".join(content_text(m["content"]) for m in messages if m["role"] in SYSTEM_ROLES)
+        body = {**self._body, "messages": _turns(said)}
+        if system:
+            body["system"] = [{"type": "text", "text": system}]
+        if chat.get("tools"):
+            body["tools"] = [_tool(tool["function"]) for tool in chat["tools"]]
+        if self._marks_prefix:
+            _mark_prefix(body)
+        return [Call("messages", body, media_size(messages))]
+
+    def read(self, request: Request, part: Mapping[str, Any]) -> Answer:
+        """What the blocks say; raises MalformedBody."""
+        blocks, stop = part.get("content"), text_or_none(part.get("stop_reason"))
+        if not isinstance(blocks, list) or not all(isinstance(block, Mapping) for block in blocks):
+            raise MalformedBody("the answer has no list of content blocks")
+        facts: dict[str, Any] = {**_usage(part), "finish_reason": FINISHES.get(stop or "", stop)}
+        if stop == "refusal":
+            said = _joined(blocks, "text") or "the stop reason is refusal"
+            return Answer("refused", error=f"{REFUSED}: {said}", **facts)
+        text, thought = _joined(blocks, "text"), _joined(blocks, "thinking")
+        calls = calls_text([_call(block) for block in blocks if block.get("type") == "tool_use"])
+        facts |= {"reasoning": thought or None, "tool_calls_json": calls}
+        if thought:  # the API counts it and the answer together
+            parsed = ParsedChoice(text, thought, calls)
+            facts["reasoning_tokens"] = thought_tokens(parsed, facts["completion_tokens"])
+        if not text.strip() and calls is None and facts["finish_reason"] == "length":
+            limit = f"the tokens were used up before the answer began (stop reason {stop!r})"
+            return Answer("cut_off", error=limit, **facts)
+        return Answer("ok", text, **facts)
+
+
+def _usage(part: Mapping[str, Any]) -> dict[str, int | None]:
+    """Token counts; those read from and written to the cache are tokens of the prompt, and counted apart by
+    the API."""
+    usage = part.get("usage")
+    usage = usage if isinstance(usage, Mapping) else {}
+    cached, written = usage.get("cache_read_input_tokens"), usage.get("cache_creation_input_tokens")
+    counts = [count for count in (usage.get("input_tokens"), cached, written) if isinstance(count, int)]
+    prompt, completion = sum(counts) if counts else None, usage.get("output_tokens")
+    total = prompt + completion if isinstance(prompt, int) and isinstance(completion, int) else None
+    asked = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": total}
+    return usage_of({"usage": {**asked, "prompt_tokens_details": {"cached_tokens": cached}}}, 1)[0]
+
+
+def _joined(blocks: Sequence[Mapping[str, Any]], kind: str) -> str:
+    texts = [block.get(kind) for block in blocks if block.get("type") == kind]
+    if not all(isinstance(text, str) for text in texts):
+        raise MalformedBody(f"a {kind} block of the answer holds no text")
+    return "".join(cast(list[str], texts))
+
+
+def _call(block: Mapping[str, Any]) -> dict[str, Any]:
+    name, given = block.get("name"), block.get("input")
+    if not isinstance(name, str) or not name:
+        raise MalformedBody("a tool_use block of the answer names no tool")
+    return {
+        "name": name,
+        "arguments": given if isinstance(given, str) else orjson.dumps(given or {}).decode(),
+    }
+
+
+def _turns(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """Turns of the user and of the assistant, one after the other: results of tools are said by the user."""
+    turns: list[dict[str, Any]] = []
+    for message in messages:
+        role = "assistant" if message["role"] == "assistant" else "user"
+        blocks = list(_blocks(message))
+        if turns and turns[-1]["role"] == role:
+            turns[-1]["content"] += blocks
+        else:
+            turns.append({"role": role, "content": blocks})
+    return turns
+
+
+def _blocks(message: Message) -> Iterator[dict[str, Any]]:
+    content = message.get("content")
+    if message["role"] == "tool":
+        yield {
+            "type": "tool_result",
+            "tool_use_id": message["tool_call_id"],
+            "content": content_text(content),
+        }
+        return
+    parts = [{"type": "text", "text": content}] if isinstance(content, str) else content or []
+    for part in parts:
+        if part["type"] != "text" or part["text"]:  # the API takes no empty text
+            yield _block(part)
+    for call in message.get("tool_calls") or ():
+        function = call["function"]
+        arguments = orjson.loads(function["arguments"] or "{}")
+        yield {"type": "tool_use", "id": call["id"], "name": function["name"], "input": arguments}
+
+
+def _block(part: Mapping[str, Any]) -> dict[str, Any]:
+    if part["type"] == "text":
+        return {"type": "text", "text": part["text"]}
+    if part["type"] != "image_url":
+        raise BadRequest(f"type anthropic takes text and images, and this chat has a part of {part['type']}")
+    url = part["image_url"]["url"]
+    if not url.startswith("data:"):
+        return {"type": "image", "source": {"type": "url", "url": url}}
+    kind, _, data = url.removeprefix("data:").partition(";base64,")
+    return {"type": "image", "source": {"type": "base64", "media_type": kind, "data": data}}
+
+
+def _tool(function: Mapping[str, Any]) -> dict[str, Any]:
+    schema = function.get("parameters") or {"type": "object", "properties": {}}
+    about = {"description": function["description"]} if function.get("description") else {}
+    return {"name": function["name"], **about, "input_schema": schema}
+
+
+def _mark_prefix(body: dict[str, Any]) -> None:
+    """Marks the end of all that stands before the last message: what many requests begin with."""
+    before = [turn["content"] for turn in body["messages"][:-1] if turn["content"]]
+    prefix = before[-1] if before else body.get("system")
+    if prefix:
+        prefix[-1] = {**prefix[-1], "cache_control": {"type": "ephemeral"}}
+
+
+def _failure(status: int, content: bytes, headers: Mapping[str, str]) -> RequestError:
+    """A balance that is used up comes with status 400."""
+    error = status_error(status, content, headers)
+    if status == 400 and "credit balance" in str(error):
+        return AccessDenied(str(error))
+    return error
+
+
+@dataclass
+class _Open:
+    """A block of a stream that has not ended: what it began with, and the pieces of its text or input."""
+
+    block: dict[str, Any]
+    pieces: list[str]
+
+    def whole(self) -> dict[str, Any]:
+        text = "".join(self.pieces)
+        if self.block.get("type") != "tool_use":
+            name = "thinking" if self.block.get("type") == "thinking" else "text"
+            return {**self.block, name: self.block.get(name, "") + text} if text else self.block
+        try:
+            return {**self.block, "input": orjson.loads(text)} if text else self.block
+        except orjson.JSONDecodeError:
+            return {**self.block, "input": text}
+
+
+class StreamedMessage:
+    """Collects the events of one streamed message."""
+
+    def __init__(self) -> None:
+        self._message: dict[str, Any] = {}
+        self._blocks: dict[int, _Open] = {}
+        self._done = False
+
+    def add(self, data: bytes) -> None:
+        """Takes the data of one event; raises MalformedBody, or the error that an event stands for."""
+        if not data:
+            return
+        event = json_object(data, "an event of the stream")
+        if fault := body_error(event):
+            raise fault
+        match event.get("type"):
+            case "message_start":
+                self._message = dict(event["message"])
+            case "content_block_start":
+                self._blocks[event["index"]] = _Open(dict(event["content_block"]), [])
+            case "content_block_delta":
+                self._extend(event["index"], event["delta"])
+            case "message_delta":
+                usage = {**(self._message.get("usage") or {}), **(event.get("usage") or {})}
+                self._message |= {**event["delta"], "usage": usage}
+            case "message_stop":
+                self._done = True
+
+    def _extend(self, index: int, delta: Mapping[str, Any]) -> None:
+        if "signature" in delta:
+            self._blocks[index].block["signature"] = delta["signature"]
+            return
+        for name in ("text", "thinking", "partial_json"):
+            if isinstance(delta.get(name), str):
+                self._blocks[index].pieces.append(delta[name])
+
+    def body(self) -> dict[str, Any]:
+        """The whole message; raises MalformedBody when the stream ended before it did."""
+        if not self._done or not self._message:
+            raise MalformedBody("the stream ended before the answer did")
+        blocks = [self._blocks[index].whole() for index in sorted(self._blocks)]
+        return {**self._message, "content": blocks}

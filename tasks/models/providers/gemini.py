@@ -1,0 +1,379 @@
+"""The type ``gemini``: Google's Gemini API, ``generateContent``.
+
+A chat of OpenAI's form becomes a system instruction and contents of parts; the parts of a candidate become
+answer, thought and calls. A prompt or candidate that Google's filters block is a refusal. What the API has no
+field for is refused before anything is asked.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import orjson
+from pydantic import Field
+
+from tasks.messages.calls import calls_text
+from tasks.messages.chat import SYSTEM_ROLES, Message, chat_body, content_text
+from tasks.messages.media import ReadMedia, media_size, refuse_media, sent_messages
+from tasks.models.config import ModelConfig, ReasoningConfig, SampleParams
+from tasks.models.errors import (
+    FILTERED,
+    AccessDenied,
+    BadRequest,
+    EmptyAnswer,
+    MalformedBody,
+    ModelError,
+    NotServed,
+    RateLimited,
+    RequestError,
+)
+from tasks.models.http import ModelListing, Wire, answer_body, body_error, json_object, status_error
+from tasks.models.providers.provider import (
+    PROBE_SECONDS,
+    AddressedConfig,
+    AskedProvider,
+    ServedModel,
+)
+from tasks.models.records import Answer, Call, Codec, Request, text_or_none, usage_of
+from tasks.models.registry import provider
+
+FIELDS: Final[Mapping[str, str]] = {
+    "temperature": "temperature",
+    "max_tokens": "maxOutputTokens",
+    "max_completion_tokens": "maxOutputTokens",
+    "top_p": "topP",
+    "top_k": "topK",
+    "stop": "stopSequences",
+    "presence_penalty": "presencePenalty",
+    "frequency_penalty": "frequencyPenalty",
+}
+"""Sampling parameters by what the API calls them."""
+TAKEN: Final = frozenset({*FIELDS, "response_format", "tool_choice", "reasoning_effort"})
+FINISHES: Final[Mapping[str, str]] = {
+    "STOP": "stop",
+    "MAX_TOKENS": "length",
+    "MALFORMED_FUNCTION_CALL": "stop",
+}
+"""Its finish reasons in the words of our answers; others stay as they are."""
+BLOCKED: Final = frozenset(
+    {"SAFETY", "RECITATION", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "LANGUAGE"}
+    | {"IMAGE_SAFETY", "IMAGE_PROHIBITED_CONTENT"}
+)
+"""Finish reasons of a candidate that a filter ended."""
+UNSIGNED: Final = "skip_thought_signature_validator"
+"""What the API takes, by its documentation, in place of the signature of a call that it did not just make."""
+
+
+class GeminiConfig(AddressedConfig):
+    """Google's Gemini API and how hard it may be driven."""
+
+    base_url: str = Field(
+        "https://generativelanguage.googleapis.com/v1beta", description="address of the API, up to /v1beta"
+    )
+    extra_body: dict[str, Any] = Field(
+        default_factory=dict, description="sent along with every request as it is, such as safetySettings"
+    )
+    stream: bool = Field(False, description="receive answers piece by piece")
+
+
+@provider("gemini")
+class Gemini(AskedProvider[GeminiConfig]):
+    """Models of Google by their own API."""
+
+    schema = GeminiConfig
+
+    @classmethod
+    def check(cls, model: ModelConfig) -> None:
+        """Refuses what is for a chat template."""
+        super().check(model)
+        if model.reasoning.template_kwargs:
+            raise ValueError("reasoning.template_kwargs: type gemini has no chat template")
+        if model.reasoning.budget_as not in (None, "gemini"):
+            raise ValueError("reasoning.budget_as: type gemini takes a budget as gemini alone")
+
+    def facts(self) -> dict[str, Any]:
+        """Name, address or ``identity``, and ``extra_body``."""
+        model, config = self.model, self.config
+        extra = {"extra_body": config.extra_body} if config.extra_body else {}
+        place = {"base_url": config.base_url} if model.identity is None else {"identity": model.identity}
+        return {"model": model.served_name, **place, **extra}
+
+    def headers(self, key: str | None) -> dict[str, str]:
+        """The key."""
+        return {} if key is None else {"x-goog-api-key": key}
+
+    def wire(self) -> Wire:
+        """Errors as the API gives them, and chunks that are replies themselves."""
+        return Wire(failure=_failure, body=lambda content: _named(answer_body(content)), stream=StreamedParts)
+
+    def codec(self, kind: Any, sampling: SampleParams, media: ReadMedia = refuse_media) -> Codec:
+        """Contents; raises ModelError for a sampling parameter that the API does not have."""
+        refused = [name for name in sampling.sent() if name not in TAKEN]
+        refused += ["n"] if sampling.n is not None else []
+        if refused:
+            raise ModelError(
+                f"model {self.model.name!r}: sample_params.{refused[0]}: type gemini can't be told it; "
+                f"leave it out, or ask a model of type openai (it takes {', '.join(sorted(TAKEN))}, seed)"
+            )
+        name = self.model.served_name
+        return Contents(name, self.config, content_fields(self.model, sampling), media)
+
+    async def listing(self, served: ServedModel[Any]) -> ModelListing:
+        """The model alone, which the API looks up by its name; raises ModelError where it is not known."""
+        transport = self.http(served, 1)
+        try:
+            entry, headers = await transport.get(_place(served.model), PROBE_SECONDS)
+            return ModelListing({served.model: entry}, headers)
+        except NotServed as error:
+            raise ModelError(
+                f"model {self.model.name!r}: {served.base_url} knows no model {served.model!r} ({error}); "
+                "set config.model to one that the provider's page of models names"
+            ) from error
+        finally:
+            await transport.close()
+
+
+def _place(model: str) -> str:
+    """Where the API has a model; its own lists name it so."""
+    return model if "/" in model else f"models/{model}"
+
+
+def content_fields(model: ModelConfig, sampling: SampleParams) -> dict[str, Any]:
+    """The fields that all requests of a model have, beside the contents; raises ModelError."""
+    sent = sampling.sent()
+    drawn = {FIELDS[name]: sent[name] for name in FIELDS if name in sent}
+    if (wanted := sent.get("response_format")) is not None:
+        drawn |= _format(model, wanted)
+    drawn |= _thinking(model.reasoning, sent.get("reasoning_effort") or model.reasoning.effort)
+    fields: dict[str, Any] = {"generationConfig": drawn} if drawn else {}
+    if (choice := sent.get("tool_choice")) is not None:
+        fields["toolConfig"] = {"functionCallingConfig": _tool_choice(choice)}
+    return fields
+
+
+def _thinking(reasoning: ReasoningConfig, effort: str | None) -> dict[str, Any]:
+    thinking: dict[str, Any] = {} if effort is None else {"thinkingLevel": effort}
+    if reasoning.budget_tokens is not None:
+        thinking["thinkingBudget"] = reasoning.budget_tokens
+    return {"thinkingConfig": {**thinking, "includeThoughts": True}} if thinking else {}
+
+
+def _format(model: ModelConfig, wanted: Mapping[str, Any]) -> dict[str, Any]:
+    json_type = {"responseMimeType": "application/json"}
+    schema = wanted.get("json_schema")
+    if wanted.get("type") == "json_object":
+        return json_type
+    if wanted.get("type") != "json_schema" or not isinstance(schema, Mapping):
+        raise ModelError(
+            f"model {model.name!r}: sample_params.response_format: type gemini takes {{type: json_object}} "
+            f"or {{type: json_schema, json_schema: {{schema: …}}}}, not {wanted.get('type')!r}"
+        )
+    return {**json_type, "responseJsonSchema": schema.get("schema", schema)}
+
+
+def _tool_choice(choice: Any) -> dict[str, Any]:
+    if isinstance(choice, Mapping):
+        return {"mode": "ANY", "allowedFunctionNames": [choice["function"]["name"]]}
+    return {"mode": {"required": "ANY"}.get(choice, str(choice).upper())}
+
+
+class Contents(Codec):
+    """One request a call."""
+
+    def __init__(
+        self, model: str, config: GeminiConfig, fields: Mapping[str, Any], media: ReadMedia = refuse_media
+    ) -> None:
+        method = "streamGenerateContent?alt=sse" if config.stream else "generateContent"
+        self._path = f"{_place(model)}:{method}"
+        self._fields = {**fields, **config.extra_body}
+        self._media = media
+
+    def calls(self, requests: Sequence[Request]) -> list[Call]:
+        """A prompt that is no chat is what a user says."""
+        (request,) = requests
+        chat = (
+            chat_body(request.prompt)
+            if request.chat
+            else {"messages": [{"role": "user", "content": request.prompt}]}
+        )
+        messages = sent_messages(chat["messages"], self._media)
+        said = [message for message in messages if message["role"] not in SYSTEM_ROLES]
+        system = "\n\n".join(content_text(m["content"]) for m in messages if m["role"] in SYSTEM_ROLES)
+        body: dict[str, Any] = {**self._fields, "contents": _contents(said)}
+        if system:
+            body["systemInstruction"] = {"parts": [{"text": system}]}
+        if chat.get("tools"):
+            body["tools"] = [{"functionDeclarations": [_tool(tool["function"]) for tool in chat["tools"]]}]
+        if request.seed is not None:
+            body["generationConfig"] = {**body.get("generationConfig", {}), "seed": request.seed}
+        return [Call(self._path, body, media_size(messages))]
+
+    def read(self, request: Request, part: Mapping[str, Any]) -> Answer:
+        """What the candidate's parts say; raises MalformedBody, EmptyAnswer."""
+        feedback = part.get("promptFeedback")
+        block = feedback.get("blockReason") if isinstance(feedback, Mapping) else None
+        facts: dict[str, Any] = _usage(part)
+        if block:
+            return Answer("refused", error=f"{FILTERED}: the prompt was blocked ({block})", **facts)
+        candidates = part.get("candidates")
+        if not isinstance(candidates, list) or len(candidates) != 1 or not isinstance(candidates[0], Mapping):
+            raise MalformedBody("the answer does not have the one candidate that was asked for")
+        finish = text_or_none(candidates[0].get("finishReason"))
+        facts["finish_reason"] = FINISHES.get(finish or "", finish)
+        if finish in BLOCKED:
+            return Answer("refused", error=f"{FILTERED}: the answer was blocked ({finish})", **facts)
+        parts = _parts(candidates[0])
+        text, thought = (
+            "".join(str(one["text"]) for one in parts if "text" in one and bool(one.get("thought")) is thinks)
+            for thinks in (False, True)
+        )
+        calls = calls_text([_call(one["functionCall"]) for one in parts if "functionCall" in one])
+        if calls is not None and finish == "STOP":
+            facts["finish_reason"] = "tool_calls"
+        facts |= {"reasoning": thought or None, "tool_calls_json": calls}
+        if not text.strip() and calls is None:
+            if finish == "MAX_TOKENS":
+                limit = "the tokens were used up before the answer began (finish reason MAX_TOKENS)"
+                return Answer("cut_off", error=limit, **facts)
+            if finish not in FINISHES:
+                raise EmptyAnswer(f"the answer has no content (finish reason {finish!r})")
+        return Answer("ok", text, **facts)
+
+
+def _parts(candidate: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    content = candidate.get("content")
+    parts = content.get("parts", []) if isinstance(content, Mapping) else []
+    if not isinstance(parts, list) or not all(isinstance(part, Mapping) for part in parts):
+        raise MalformedBody("the answer's candidate has no list of parts")
+    return parts
+
+
+def _usage(part: Mapping[str, Any]) -> dict[str, int | None]:
+    usage = part.get("usageMetadata")
+    usage = usage if isinstance(usage, Mapping) else {}
+    thoughts, said = usage.get("thoughtsTokenCount"), usage.get("candidatesTokenCount")
+    written = [count for count in (thoughts, said) if isinstance(count, int)]
+    counts = {
+        "prompt_tokens": usage.get("promptTokenCount"),
+        "completion_tokens": sum(written) if written else None,
+        "total_tokens": usage.get("totalTokenCount"),
+        "prompt_tokens_details": {"cached_tokens": usage.get("cachedContentTokenCount")},
+        "completion_tokens_details": {"reasoning_tokens": thoughts},
+    }
+    return usage_of({"usage": counts}, 1)[0]
+
+
+def _call(call: Any) -> dict[str, Any]:
+    if not isinstance(call, Mapping) or not isinstance(call.get("name"), str) or not call["name"]:
+        raise MalformedBody("a functionCall of the answer names no function")
+    return {"name": call["name"], "arguments": orjson.dumps(call.get("args") or {}).decode()}
+
+
+def _contents(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """Contents of the user and of the model, one after the other: results of tools are said by the user."""
+    names = {call["id"]: call["function"]["name"] for m in messages for call in m.get("tool_calls") or ()}
+    contents: list[dict[str, Any]] = []
+    for message in messages:
+        role = "model" if message["role"] == "assistant" else "user"
+        parts = list(_said(message, names))
+        if contents and contents[-1]["role"] == role:
+            contents[-1]["parts"] += parts
+        else:
+            contents.append({"role": role, "parts": parts})
+    return contents
+
+
+def _said(message: Message, names: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+    content = message.get("content")
+    if message["role"] == "tool":
+        name = names.get(message["tool_call_id"])
+        if name is None:
+            raise BadRequest(f"the result of the call {message['tool_call_id']!r} follows no such call")
+        yield {"functionResponse": {"name": name, "response": {"result": content_text(content)}}}
+        return
+    parts = [{"type": "text", "text": content}] if isinstance(content, str) else content or []
+    for part in parts:
+        if part["type"] != "text" or part["text"]:
+            yield _part(part)
+    for call in message.get("tool_calls") or ():
+        arguments = orjson.loads(call["function"]["arguments"] or "{}")
+        yield {
+            "functionCall": {"name": call["function"]["name"], "args": arguments},
+            "thoughtSignature": UNSIGNED,
+        }
+
+
+def _part(part: Mapping[str, Any]) -> dict[str, Any]:
+    if part["type"] == "text":
+        return {"text": part["text"]}
+    if part["type"] == "input_audio":
+        sound = part["input_audio"]
+        return {"inlineData": {"mimeType": f"audio/{sound.get('format', 'wav')}", "data": sound["data"]}}
+    url = part["image_url"]["url"]
+    if not url.startswith("data:"):
+        raise BadRequest(f"type gemini takes images as files, and not by an address as {url:.60}")
+    kind, _, data = url.removeprefix("data:").partition(";base64,")
+    return {"inlineData": {"mimeType": kind, "data": data}}
+
+
+def _tool(function: Mapping[str, Any]) -> dict[str, Any]:
+    about = {"description": function["description"]} if function.get("description") else {}
+    schema = {"parametersJsonSchema": function["parameters"]} if function.get("parameters") else {}
+    return {"name": function["name"], **about, **schema}
+
+
+_delay = re.compile(r'"retryDelay":\s*"([0-9.]+)s"')
+
+
+def _failure(status: int, content: bytes, headers: Mapping[str, str]) -> RequestError:
+    """A key that is wrong and a region that is not served come with status 400, and how long to wait stands
+    in the body."""
+    error, text = status_error(status, content, headers), content.decode("utf-8", "replace")
+    if isinstance(error, RateLimited) and error.retry_after is None and (found := _delay.search(text)):
+        return RateLimited(str(error), float(found[1]))
+    if status == 400 and re.search("API_KEY_INVALID|API key not valid|location is not supported", text):
+        return AccessDenied(str(error))
+    return error
+
+
+def _named(body: dict[str, Any]) -> dict[str, Any]:
+    """The reply with its id and model by the names that all replies have them."""
+    return {**body, "id": body.get("responseId"), "model": body.get("modelVersion")}
+
+
+class StreamedParts:
+    """Collects the chunks of one streamed reply: each is a reply with some parts of the one candidate."""
+
+    def __init__(self) -> None:
+        self._reply: dict[str, Any] = {}
+        self._candidate: dict[str, Any] = {}
+        self._parts: list[dict[str, Any]] = []
+
+    def add(self, data: bytes) -> None:
+        """Takes one chunk; raises MalformedBody, or the error that it stands for."""
+        if not data:
+            return
+        chunk = json_object(data, "an event of the stream")
+        if fault := body_error(chunk):
+            raise fault
+        for candidate in chunk.pop("candidates", None) or ():
+            for part in _parts(candidate):
+                self._extend(dict(part))
+            self._candidate |= {name: value for name, value in candidate.items() if name != "content"}
+        self._reply |= chunk
+
+    def _extend(self, part: dict[str, Any]) -> None:
+        last = self._parts[-1] if self._parts else {}
+        alike = "text" in part and "text" in last and bool(part.get("thought")) is bool(last.get("thought"))
+        if alike:
+            last |= {**part, "text": last["text"] + part["text"]}
+        else:
+            self._parts.append(part)
+
+    def body(self) -> dict[str, Any]:
+        """The whole reply; raises MalformedBody when the stream ended before it did."""
+        if not self._candidate.get("finishReason") and "promptFeedback" not in self._reply:
+            raise MalformedBody("the stream ended before the answer did")
+        content = {"content": {"role": "model", "parts": self._parts}} if self._parts else {}
+        candidates = {"candidates": [{**content, **self._candidate}]} if self._candidate else {}
+        return _named({**self._reply, **candidates})

@@ -1,0 +1,251 @@
+"""The type ``openai_responses``: OpenAI's Responses API.
+
+A chat of OpenAI's older form becomes instructions and items of input; the items of the output become answer,
+thought and calls. Nothing is stored by the provider. What the API has no field for is refused before anything
+is asked.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from pydantic import Field
+
+from tasks.messages.calls import calls_text
+from tasks.messages.chat import SYSTEM_ROLES, Message, chat_body, content_text
+from tasks.messages.media import ReadMedia, media_size, refuse_media, sent_messages
+from tasks.models.config import ModelConfig, SampleParams
+from tasks.models.errors import (
+    FILTERED,
+    REFUSED,
+    BadRequest,
+    EmptyAnswer,
+    MalformedBody,
+    ModelError,
+    shortened,
+)
+from tasks.models.http import Wire, body_error, json_object
+from tasks.models.providers.provider import AddressedConfig, AskedProvider
+from tasks.models.records import Answer, Call, Codec, Request, text_or_none, usage_of
+from tasks.models.registry import provider
+
+TAKEN: Final = frozenset(
+    {"temperature", "max_tokens", "max_completion_tokens", "top_p", "response_format", "tool_choice"}
+    | {"reasoning_effort"}
+)
+"""Sampling parameters that the API has a field for."""
+ENDS: Final = frozenset({"response.completed", "response.incomplete", "response.failed"})
+"""Events of a stream that hold the whole response."""
+
+
+class ResponsesConfig(AddressedConfig):
+    """OpenAI's Responses API and how hard it may be driven."""
+
+    base_url: str = Field("https://api.openai.com/v1", description="address of the API, up to /v1")
+    extra_body: dict[str, Any] = Field(
+        default_factory=dict, description="sent along with every request as it is"
+    )
+    stream: bool = Field(False, description="receive answers piece by piece")
+
+
+@provider("openai_responses")
+class OpenAIResponses(AskedProvider[ResponsesConfig]):
+    """Models of OpenAI by their newer API."""
+
+    schema = ResponsesConfig
+
+    @classmethod
+    def check(cls, model: ModelConfig) -> None:
+        """Refuses what is for a chat template, and a budget, which the API has no field for."""
+        super().check(model)
+        for name in ("template_kwargs", "budget_tokens"):
+            if getattr(model.reasoning, name):
+                raise ValueError(f"reasoning.{name}: type openai_responses takes reasoning.effort alone")
+
+    def facts(self) -> dict[str, Any]:
+        """Name, address or ``identity``, and ``extra_body``."""
+        model, config = self.model, self.config
+        extra = {"extra_body": config.extra_body} if config.extra_body else {}
+        place = {"base_url": config.base_url} if model.identity is None else {"identity": model.identity}
+        return {"model": model.served_name, **place, **extra}
+
+    def wire(self) -> Wire:
+        """Its own events; the rest is as in OpenAI's older protocol."""
+        return Wire(stream=StreamedResponse)
+
+    def codec(self, kind: Any, sampling: SampleParams, media: ReadMedia = refuse_media) -> Codec:
+        """Items; raises ModelError for a sampling parameter that the API does not have."""
+        refused = [name for name in sampling.sent() if name not in TAKEN]
+        refused += [name for name in ("seed", "n") if getattr(sampling, name) is not None]
+        if refused:
+            raise ModelError(
+                f"model {self.model.name!r}: sample_params.{refused[0]}: type openai_responses can't be told "
+                f"it; leave it out, or ask a model of type openai (it takes {', '.join(sorted(TAKEN))})"
+            )
+        name, effort = self.model.served_name, self.model.reasoning.effort
+        return Items(name, self.config, response_fields(sampling, effort), media)
+
+
+def response_fields(sampling: SampleParams, effort: str | None) -> dict[str, Any]:
+    """The fields that all requests of a model have, beside the input."""
+    sent = sampling.sent()
+    fields = {name: sent[name] for name in ("temperature", "top_p") if name in sent}
+    if limit := sent.get("max_tokens") or sent.get("max_completion_tokens"):
+        fields["max_output_tokens"] = limit
+    if effort := sent.get("reasoning_effort") or effort:
+        fields["reasoning"] = {"effort": effort, "summary": "auto"}
+    if (wanted := sent.get("response_format")) is not None:
+        schema = wanted.get("json_schema")
+        flat = {"type": wanted["type"], **schema} if isinstance(schema, Mapping) else wanted
+        fields["text"] = {"format": flat}
+    if (choice := sent.get("tool_choice")) is not None:
+        named = isinstance(choice, Mapping) and isinstance(choice.get("function"), Mapping)
+        fields["tool_choice"] = {"type": "function", **choice["function"]} if named else choice
+    return fields
+
+
+class Items(Codec):
+    """One request a call."""
+
+    def __init__(
+        self,
+        model: str,
+        config: ResponsesConfig,
+        fields: Mapping[str, Any],
+        media: ReadMedia = refuse_media,
+    ) -> None:
+        streaming = {"stream": True} if config.stream else {}
+        self._body = {"model": model, "store": False, **fields, **streaming, **config.extra_body}
+        self._media = media
+
+    def calls(self, requests: Sequence[Request]) -> list[Call]:
+        """A prompt that is no chat is what a user says."""
+        (request,) = requests
+        chat = (
+            chat_body(request.prompt)
+            if request.chat
+            else {"messages": [{"role": "user", "content": request.prompt}]}
+        )
+        messages = sent_messages(chat["messages"], self._media)
+        said = [message for message in messages if message["role"] not in SYSTEM_ROLES]
+        system = "\n\n".join(content_text(m["content"]) for m in messages if m["role"] in SYSTEM_ROLES)
+        body = {**self._body, "input": [item for message in said for item in _items(message)]}
+        if system:
+            body["instructions"] = system
+        if chat.get("tools"):
+            body["tools"] = [{"type": "function", **tool["function"]} for tool in chat["tools"]]
+        return [Call("responses", body, media_size(messages))]
+
+    def read(self, request: Request, part: Mapping[str, Any]) -> Answer:
+        """What the items of the output say; raises MalformedBody, EmptyAnswer."""
+        output = part.get("output")
+        if not isinstance(output, list) or not all(isinstance(item, Mapping) for item in output):
+            raise MalformedBody("the answer has no list of output items")
+        why = part.get("incomplete_details")
+        reason = text_or_none(why.get("reason")) if isinstance(why, Mapping) else None
+        calls = calls_text([_call(item) for item in output if item.get("type") == "function_call"])
+        finish = {"max_output_tokens": "length"}.get(reason or "", reason)
+        ended = "tool_calls" if calls is not None else "stop"
+        facts: dict[str, Any] = {**_usage(part), "finish_reason": finish or ended}
+        said = [one for item in output if item.get("type") == "message" for one in _listed(item, "content")]
+        refusals = [str(one.get("refusal")) for one in said if one.get("type") == "refusal"]
+        if refusals:
+            return Answer("refused", error=f"{REFUSED}: {shortened(' '.join(refusals))}", **facts)
+        if reason == "content_filter":
+            return Answer("refused", error=f"{FILTERED}: its content filter cut the answer", **facts)
+        text = "".join(str(one["text"]) for one in said if one.get("type") == "output_text")
+        thoughts = [one for item in output if item.get("type") == "reasoning" for one in _thoughts(item)]
+        facts |= {"reasoning": "\n\n".join(thoughts) or None, "tool_calls_json": calls}
+        if not text.strip() and calls is None:
+            if finish == "length":
+                limit = "the tokens were used up before the answer began (max_output_tokens)"
+                return Answer("cut_off", error=limit, **facts)
+            if not output:
+                raise EmptyAnswer(f"the answer has no output (status {part.get('status')!r})")
+        return Answer("ok", text, **facts)
+
+
+def _listed(item: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
+    entries = item.get(name)
+    if not isinstance(entries, list) or not all(isinstance(entry, Mapping) for entry in entries):
+        raise MalformedBody(f"an item of the answer's output has no list of {name}")
+    return entries
+
+
+def _thoughts(item: Mapping[str, Any]) -> list[str]:
+    entries = [entry for name in ("content", "summary") if item.get(name) for entry in _listed(item, name)]
+    return [str(entry["text"]) for entry in entries if isinstance(entry.get("text"), str)]
+
+
+def _usage(part: Mapping[str, Any]) -> dict[str, int | None]:
+    usage = part.get("usage")
+    usage = usage if isinstance(usage, Mapping) else {}
+    counts = {
+        "prompt_tokens": usage.get("input_tokens"),
+        "completion_tokens": usage.get("output_tokens"),
+        "total_tokens": usage.get("total_tokens"),
+        "prompt_tokens_details": usage.get("input_tokens_details"),
+        "completion_tokens_details": usage.get("output_tokens_details"),
+    }
+    return usage_of({"usage": counts}, 1)[0]
+
+
+def _call(item: Mapping[str, Any]) -> dict[str, Any]:
+    name, arguments = item.get("name"), item.get("arguments")
+    if not isinstance(name, str) or not name or not isinstance(arguments, str | None):
+        raise MalformedBody("a function_call of the answer names no function, or its arguments are no text")
+    return {"name": name, "arguments": arguments or ""}
+
+
+def _items(message: Message) -> Iterator[dict[str, Any]]:
+    content, role = message.get("content"), message["role"]
+    if role == "tool":
+        output = content_text(content)
+        yield {"type": "function_call_output", "call_id": message["tool_call_id"], "output": output}
+        return
+    if role == "assistant":
+        if text := content_text(content):
+            yield {"role": role, "content": [{"type": "output_text", "text": text}]}
+    else:
+        parts = [{"type": "text", "text": content}] if isinstance(content, str) else content or []
+        yield {"role": role, "content": [_part(part) for part in parts]}
+    for call in message.get("tool_calls") or ():
+        yield {"type": "function_call", "call_id": call["id"], **call["function"]}
+
+
+def _part(part: Mapping[str, Any]) -> dict[str, Any]:
+    if part["type"] == "text":
+        return {"type": "input_text", "text": part["text"]}
+    if part["type"] != "image_url":
+        raise BadRequest(
+            f"type openai_responses takes text and images, and this chat has a part of {part['type']}"
+        )
+    image = part["image_url"]
+    detail = {"detail": image["detail"]} if image.get("detail") else {}
+    return {"type": "input_image", "image_url": image["url"], **detail}
+
+
+class StreamedResponse:
+    """Waits for the event of a stream that holds the whole response."""
+
+    def __init__(self) -> None:
+        self._response: dict[str, Any] | None = None
+
+    def add(self, data: bytes) -> None:
+        """Takes the data of one event; raises MalformedBody, or the error that an event stands for."""
+        if not data or data == b"[DONE]":
+            return
+        event = json_object(data, "an event of the stream")
+        if event.get("type") == "error" and "error" not in event:
+            event = {"error": event}
+        if fault := body_error(event):
+            raise fault
+        if event.get("type") in ENDS and isinstance(event.get("response"), dict):
+            if fault := body_error(event["response"]):
+                raise fault
+            self._response = event["response"]
+
+    def body(self) -> dict[str, Any]:
+        """The whole response; raises MalformedBody when the stream ended before it did."""
+        if self._response is None:
+            raise MalformedBody("the stream ended before the answer did")
+        return self._response

@@ -1,0 +1,347 @@
+"""Gemini and OpenAI's Responses against scripted endpoints that follow their documented wire forms; and the
+same benchmark on every provider."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tasks.models.config import ModelConfig, SampleParams
+from tasks.models.connection import probe
+from tasks.models.errors import BadRequest, MalformedBody, ModelError
+from tasks.models.providers.gemini import StreamedParts
+from tasks.models.providers.provider import provider_of
+from tasks.models.providers.responses import StreamedResponse
+from tasks.models.records import Codec, Reply, Request
+
+FIXTURES = Path(__file__).parents[2] / "fixtures/providers"
+REPLIES = {
+    "gemini": json.loads((FIXTURES / "gemini.json").read_text()),
+    "openai_responses": json.loads((FIXTURES / "openai_responses.json").read_text()),
+    "anthropic": json.loads((FIXTURES / "anthropic.json").read_text()),
+}
+KINDS = tuple(REPLIES)
+FUNCTION = {"name": "f", "description": "d", "parameters": {"type": "object"}}
+CALLED = [
+    {"id": "call_0", "type": "function", "function": {"name": "f", "arguments": '{"x": 1}'}},
+    {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": ""}},
+]
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+SAID: list[dict[str, Any]] = [
+    {"role": "system", "content": "be brief"},
+    {"role": "user", "content": "q"},
+    {"role": "assistant", "content": "", "tool_calls": CALLED},
+    {"role": "tool", "tool_call_id": "call_0", "content": "one"},
+    {"role": "tool", "tool_call_id": "call_1", "content": "two"},
+    {"role": "user", "content": [{"type": "text", "text": "and this?"}, IMAGE]},
+]
+CHAT = {"messages": SAID, "tools": [{"type": "function", "function": FUNCTION}]}
+
+
+def model(kind: str, config: dict[str, Any] | None = None, **fields: Any) -> ModelConfig:
+    settings = {"model": "x", "base_url": "http://127.0.0.1:9/v1", **(config or {})}
+    return ModelConfig.model_validate({"name": "a", "type": kind, "config": settings, **fields})
+
+
+def codec(kind: str, config: dict[str, Any] | None = None, params: Any = None, **fields: Any) -> Codec:
+    made = provider_of(model(kind, config, **fields))
+    return made.codec("generate", SampleParams.model_validate(params or {}))  # type: ignore[union-attr]
+
+
+def call(kind: str, prompt: Any, seed: int | None = None, **options: Any) -> tuple[str, dict[str, Any]]:
+    chat = not isinstance(prompt, str)
+    text = json.dumps(prompt) if chat else prompt
+    (made,) = codec(kind, **options).calls([Request(b"k", "generate", text, chat=chat, seed=seed)])
+    return made.path, json.loads(made.content)
+
+
+def read(kind: str, reply: Any) -> Any:
+    given = REPLIES[kind][reply] if isinstance(reply, str) else reply
+    (answer,) = codec(kind).answers([Request(bytes(32), "generate", "q")], [Reply(given, 0.1)], 1)
+    return answer
+
+
+def test_gemini_is_asked_by_contents():
+    assert call("gemini", "q") == (
+        "models/x:generateContent",
+        {"contents": [{"role": "user", "parts": [{"text": "q"}]}]},
+    )
+    path, asked = call("gemini", CHAT, config={"stream": True})
+    assert path == "models/x:streamGenerateContent?alt=sse"
+    unsigned = {"thoughtSignature": "skip_thought_signature_validator"}
+    assert asked == {
+        "systemInstruction": {"parts": [{"text": "be brief"}]},
+        "tools": [
+            {
+                "functionDeclarations": [
+                    {"name": "f", "description": "d", "parametersJsonSchema": {"type": "object"}}
+                ]
+            }
+        ],
+        "contents": [
+            {"role": "user", "parts": [{"text": "q"}]},
+            {
+                "role": "model",
+                "parts": [
+                    {"functionCall": {"name": "f", "args": {"x": 1}}, **unsigned},
+                    {"functionCall": {"name": "f", "args": {}}, **unsigned},
+                ],
+            },
+            {
+                "role": "user",
+                "parts": [
+                    {"functionResponse": {"name": "f", "response": {"result": "one"}}},
+                    {"functionResponse": {"name": "f", "response": {"result": "two"}}},
+                    {"text": "and this?"},
+                    {"inlineData": {"mimeType": "image/png", "data": "AAAA"}},
+                ],
+            },
+        ],
+    }
+
+
+def test_gemini_has_fields_of_its_own_for_sampling_thoughts_and_schemas():
+    schema = {"type": "object"}
+    params = {
+        "temperature": 0.5,
+        "max_tokens": 9,
+        "stop": ["x"],
+        "tool_choice": {"type": "function", "function": {"name": "f"}},
+        "response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}},
+    }
+    thinks = {"budget_tokens": 64}
+    _, asked = call("gemini", "q", seed=4, params=params, reasoning=thinks)
+    assert asked["generationConfig"] == {
+        "temperature": 0.5,
+        "maxOutputTokens": 9,
+        "stopSequences": ["x"],
+        "responseMimeType": "application/json",
+        "responseJsonSchema": schema,
+        "thinkingConfig": {"thinkingBudget": 64, "includeThoughts": True},
+        "seed": 4,
+    }
+    assert asked["toolConfig"] == {"functionCallingConfig": {"mode": "ANY", "allowedFunctionNames": ["f"]}}
+
+
+def test_responses_are_asked_by_items_and_stored_nowhere():
+    assert call("openai_responses", "q") == (
+        "responses",
+        {
+            "model": "x",
+            "store": False,
+            "input": [{"role": "user", "content": [{"type": "input_text", "text": "q"}]}],
+        },
+    )
+    _, asked = call("openai_responses", CHAT)
+    assert asked["instructions"] == "be brief"
+    assert asked["tools"] == [{"type": "function", **FUNCTION}]
+    assert asked["input"][1:] == [
+        {"type": "function_call", "call_id": "call_0", "name": "f", "arguments": '{"x": 1}'},
+        {"type": "function_call", "call_id": "call_1", "name": "f", "arguments": ""},
+        {"type": "function_call_output", "call_id": "call_0", "output": "one"},
+        {"type": "function_call_output", "call_id": "call_1", "output": "two"},
+        {
+            "role": "user",
+            "content": [
+                {"type": "input_text", "text": "and this?"},
+                {"type": "input_image", "image_url": "data:image/png;base64,AAAA"},
+            ],
+        },
+    ]
+
+
+def test_responses_have_fields_of_their_own_for_sampling_thoughts_and_schemas():
+    params = {
+        "temperature": 0.5,
+        "max_completion_tokens": 9,
+        "tool_choice": {"type": "function", "function": {"name": "f"}},
+        "response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {}}},
+    }
+    _, asked = call("openai_responses", "q", params=params, reasoning={"effort": "low"})
+    del asked["input"], asked["model"], asked["store"]
+    assert asked == {
+        "temperature": 0.5,
+        "max_output_tokens": 9,
+        "tool_choice": {"type": "function", "name": "f"},
+        "text": {"format": {"type": "json_schema", "name": "n", "schema": {}}},
+        "reasoning": {"effort": "low", "summary": "auto"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("kind", "params", "said"),
+    [
+        ("gemini", {"n": 2}, "sample_params.n"),
+        ("gemini", {"logprobs": True}, "sample_params.logprobs"),
+        ("gemini", {"response_format": {"type": "text"}}, "json_schema"),
+        ("openai_responses", {"seed": 1}, "sample_params.seed"),
+        ("openai_responses", {"stop": ["x"]}, "sample_params.stop"),
+        ("openai_responses", {"top_k": 3}, "sample_params.top_k"),
+    ],
+)
+def test_what_an_api_has_no_field_for_is_refused(kind: str, params: dict[str, Any], said: str):
+    with pytest.raises(ModelError, match=said) as refused:
+        codec(kind, params=params)
+    assert f"type {kind}" in str(refused.value)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_log_likelihoods_are_refused_naming_what_can(kind: str):
+    with pytest.raises(ModelError, match=r"no log-likelihoods of a text; ask one of type .*openai"):
+        probe(model(kind), "loglikelihood")
+
+
+@pytest.mark.parametrize("kind", ["gemini", "openai_responses"])
+def test_a_part_that_an_api_does_not_take_is_refused(kind: str):
+    sound = {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}
+    far = {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}
+    with pytest.raises(BadRequest, match=f"type {kind} takes"):
+        call(kind, [{"role": "user", "content": [far if kind == "gemini" else sound]}])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_same_answer_in_each_form_is_the_same_answer(kind: str):
+    answer = read(kind, "text")
+    assert (answer.status, answer.response, answer.finish_reason) == ("ok", "Four.", "stop")
+    assert (answer.prompt_tokens, answer.completion_tokens, answer.total_tokens) == (23, 3, 26)
+    assert answer.cached_tokens == 11
+    thought = read(kind, "thought")
+    assert (thought.status, thought.response, thought.reasoning) == ("ok", "4", "2 + 2")
+    calls = read(kind, "calls")
+    assert (calls.response, calls.finish_reason) == ("Let me look.", "tool_calls")
+    assert json.loads(calls.tool_calls_json) == [{"name": "f", "arguments": '{"x":1}'}]
+    cut = read(kind, "cut_off")
+    assert (cut.status, cut.response, cut.finish_reason) == ("cut_off", None, "length")
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("gemini", "blocked"),
+        ("gemini", "blocked prompt"),
+        ("openai_responses", "refusal"),
+        ("openai_responses", "filtered"),
+        ("anthropic", "refusal"),
+    ],
+)
+def test_every_providers_own_sign_of_refusal_is_one(kind: str, name: str):
+    answer = read(kind, name)
+    assert (answer.status, answer.response) == ("refused", None)
+    assert answer.error.startswith(("the model refused", "filtered by the provider"))
+
+
+def test_thoughts_are_counted_as_the_apis_count_them():
+    gemini, responses = read("gemini", "thought"), read("openai_responses", "thought")
+    assert (gemini.completion_tokens, gemini.reasoning_tokens) == (9, 7)
+    assert (responses.completion_tokens, responses.reasoning_tokens) == (9, 7)
+    assert "EqoB" in gemini.reply_json
+    assert "gAAA" in responses.reply_json
+
+
+def test_an_empty_text_of_gemini_is_an_answer():
+    assert (read("gemini", "empty").status, read("gemini", "empty").response) == ("ok", "")
+
+
+@pytest.mark.parametrize(
+    ("kind", "odd"),
+    [
+        ("gemini", {}),
+        ("gemini", {"candidates": [{}, {}]}),
+        ("gemini", {"candidates": [{"content": {"parts": "x"}, "finishReason": "STOP"}]}),
+        ("gemini", {"candidates": [{"content": {"parts": [{"functionCall": {}}]}, "finishReason": "STOP"}]}),
+        ("openai_responses", {}),
+        ("openai_responses", {"output": [1]}),
+        ("openai_responses", {"output": [{"type": "message", "content": "x"}]}),
+        ("openai_responses", {"output": [{"type": "function_call"}]}),
+    ],
+)
+def test_a_reply_of_another_shape_is_malformed(kind: str, odd: dict[str, Any]):
+    with pytest.raises(MalformedBody):
+        read(kind, odd)
+
+
+def chunks(reply: dict[str, Any]) -> list[dict[str, Any]]:
+    """What Gemini streams in place of a reply: a chunk a part, the finish with the last."""
+    candidates = reply.get("candidates")
+    if not candidates:
+        return [reply]
+    (candidate,) = candidates
+    rest = {name: value for name, value in reply.items() if name != "candidates"}
+    parts = candidate.get("content", {}).get("parts") or []
+    found = [
+        {**rest, "candidates": [{"content": {"parts": [p], "role": "model"}, "index": 0}]} for p in parts
+    ]
+    ended = {name: value for name, value in candidate.items() if name != "content"}
+    return [*found, {**rest, "candidates": [ended]}]
+
+
+@pytest.mark.parametrize("name", REPLIES["gemini"])
+def test_chunks_of_gemini_are_put_together(name: str):
+    stream = StreamedParts()
+    for chunk in chunks(REPLIES["gemini"][name]):
+        stream.add(json.dumps(chunk).encode())
+    whole, streamed = read("gemini", name), read("gemini", stream.body())
+    for field in ("status", "response", "reasoning", "tool_calls_json", "finish_reason", "total_tokens"):
+        assert getattr(whole, field) == getattr(streamed, field), field
+
+
+def test_the_last_event_of_a_response_is_the_response():
+    stream = StreamedResponse()
+    for event in (
+        {"type": "response.created", "response": {"status": "in_progress"}},
+        {"type": "response.output_text.delta", "delta": "Fo"},
+        {"type": "response.completed", "response": REPLIES["openai_responses"]["text"]},
+    ):
+        stream.add(json.dumps(event).encode())
+    assert stream.body() == REPLIES["openai_responses"]["text"]
+    for empty in (StreamedResponse(), StreamedParts()):
+        with pytest.raises(MalformedBody, match="ended before"):
+            empty.body()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_same_benchmark_gives_the_same_predictions(
+    bench: Any, problems: Any, script: Callable[..., str], monkeypatch: pytest.MonkeyPatch, kind: str
+):
+    monkeypatch.setenv("A_KEY", "sk-secret")
+    seen: list[Any] = []
+
+    def answer(asked: Any) -> tuple[int, dict[str, str], Any]:
+        seen.append(asked)
+        if len(seen) == 1:
+            return 429, {"retry-after": "0"}, {"error": {"message": "slow down"}}
+        return 200, {}, REPLIES[kind]["text"]
+
+    config = {"base_url": script(answer), "api_key_env": "A_KEY", "max_concurrency": 1}
+    outcome = bench.ask(model(kind, config), problems(2))
+    assert outcome.column("status") == ["ok"] * 2
+    assert outcome.column("response") == ["Four."] * 2
+    assert outcome.column("served_model") == [f"{outcome.rows[0]['served_model']}"] * 2
+    assert outcome.rows[0]["served_model"].endswith("-x-1")
+    assert outcome.tally.attempts == 3
+    assert all("sk-secret" in json.dumps(asked.headers) for asked in seen)
+    assert bench.ask(model(kind, config), problems(2)).tally.sent == 0
+
+
+def test_gemini_says_in_the_body_how_long_to_wait_and_what_is_wrong(
+    bench: Any, problems: Any, script: Callable[..., str]
+):
+    def failing(status: int, message: str, **detail: Any) -> Callable[..., Any]:
+        error = {"code": status, "message": message, "status": "X", "details": [detail]}
+        return lambda asked: (status, {}, {"error": error})
+
+    wrong = script(failing(400, "API key not valid.", reason="API_KEY_INVALID"))
+    with pytest.raises(ModelError, match=r"refused access .*API key not valid"):
+        probe(model("gemini", {"base_url": wrong}))
+    region = script(failing(400, "User location is not supported for the API use."))
+    with pytest.raises(ModelError, match=r"refused access .*location is not supported"):
+        probe(model("gemini", {"base_url": region}))
+    unknown = script(failing(404, "models/x is not found"))
+    with pytest.raises(ModelError, match=r"knows no model 'x'.*set config.model"):
+        probe(model("gemini", {"base_url": unknown}))
+    slow = script(failing(429, "quota", retryDelay="40s"))
+    config = {"base_url": slow, "max_concurrency": 1, "max_retries": 1, "deadline": 5}
+    outcome = bench.ask(model("gemini", config), problems(1))
+    assert (outcome.column("status"), outcome.tally.attempts) == (["infra_error"], 1), "40 s are too long"
