@@ -84,7 +84,7 @@ class LimitedPipeline:
         return now
 
 
-REQUEST_COLUMNS = ("item_id", "doc_id", "doc_json", "choices", "gold", "orders")
+REQUEST_COLUMNS = ("item_id", "doc_id", "doc_json", "kind", "choices", "gold", "orders")
 RESPONSE_COLUMNS = (
     "item_id", "doc_id", "sample_index", "status", "response", "tool_calls_json", "finish_reason", "lls",
     "is_greedy", "unconditional_lls", "unconditional_greedy", "token_lengths", "logprobs_json",
@@ -249,10 +249,15 @@ class Passing:
 
     def given(self, responses: Sequence[Mapping[str, Any]], keeps: int | None) -> list[Mapping[str, Any]]:
         """The responses that a pipeline looks at which keeps so many of them. One that keeps all gives each
-        its own prediction, and needs none of what was cut off or refused.
+        its own prediction, and needs none of what was cut off or refused. Log-likelihoods that were refused
+        are not there at all.
         """
         lacking = self.cut_as_text or keeps != len(responses)
-        return [row for row in responses if row["status"] == "ok" or (lacking and row["status"] in LACKING)]
+        return [
+            row
+            for row in responses
+            if row["status"] == "ok" or (lacking and row["is_text"] and row["status"] in LACKING)
+        ]
 
     def text(self, response: Mapping[str, Any]) -> Any:
         """What the pipeline is given of the response."""
@@ -368,6 +373,8 @@ def _items(requests: pa.RecordBatch, responses: pa.Table, read: Read | None = No
     _check_same_items(requests, own)
     found = []
     for row in row_dicts(requests):
+        for response in own[row["item_id"]]:
+            response["is_text"] = row["kind"] == "generate"
         item = ItemResponses(row["item_id"], row["doc_id"], row["doc_json"], own[row["item_id"]])
         found.append(item if read is None else _as_choices(item, row, read))
     return found

@@ -11,6 +11,8 @@ import pytest
 import yaml
 
 from flows.compare.__main__ import main as compare_main
+from tasks.models.demo.options import DemoOptions, Faults
+from tasks.models.demo.server import serve
 from tests.flows.endpoints import chat_endpoint
 
 Reply = tuple[dict[str, Any], str]
@@ -336,3 +338,41 @@ def test_a_model_that_begins_to_refuse_is_found_between_two_runs(
     (change,) = document["outcomes"]
     assert (change["outcome"], change["base"], change["candidate"]) == ("refused", 0.0, 11 / 40)
     assert {pair["difference"] for pair in document["pairs"]} == {0.0}, "wrong before and wrong now"
+
+
+CHOICES = """
+task: refused_choices
+dataset_path: json
+dataset_kwargs: {data_files: {test: choices.jsonl}}
+test_split: test
+output_type: multiple_choice
+doc_to_text: "{{question}}"
+doc_to_choice: [" yes", " no"]
+doc_to_target: 0
+metric_list: [{metric: acc, aggregation: mean, higher_is_better: true}]
+"""
+NATIVE = """
+name: refused_choices
+output_type: multiple_choice
+dataset: choices.jsonl
+prompt_template: "{{question}}"
+choices: [" yes", " no"]
+target: "0"
+metric_list: [acc]
+"""
+
+
+@pytest.mark.parametrize("text", [CHOICES, NATIVE], ids=["harness", "native"])
+@pytest.mark.parametrize("poisoned", [1, 3])
+def test_log_likelihoods_that_were_refused_are_unscored_and_told(evaluate, tmp_path, text, poisoned):
+    lines = [{"id": f"i{i}", "question": f"{'poison' if i < poisoned else 'fine'} {i}"} for i in range(3)]
+    (tmp_path / "choices.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    path = tmp_path / "config.yaml"
+    path.write_text(text)
+    with serve(DemoOptions(faults=Faults(filter_prompts="poison"))) as serving:
+        config = {"base_url": serving.base_url, "model": "demo", "api": "completions"}
+        models = json.dumps([{"name": "m", "tokenizer": "bytes", "config": config}])
+        ran = evaluate(path, "--set", f"models={models}", "--json")
+    row = rows_of(tmp_path / "out")["acc"]
+    assert (row["n_scored"], row["n_unscored"], row["n_refused"]) == (3 - poisoned, poisoned, poisoned)
+    assert (ran.code == 0) is (poisoned < 3), "a pair of which nothing could be scored has failed"
