@@ -329,7 +329,12 @@ def run_manifest(
         },
         "cost": total.cost,
         "currency": config.prices.currency,
-        "saved": {"tokens": total.saved_tokens, "cost": total.saved_cost, "seconds": total.saved_seconds},
+        "saved": {
+            "tokens": total.saved_tokens,
+            "cost": total.saved_cost,
+            "seconds": total.saved_seconds,
+            "prompt_cache_cost": total.cache_saved,
+        },
         "models": {
             name: _model(plan.models[name].setup, run.served.get(name), tally)
             for name, tally in inference.items()

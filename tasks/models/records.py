@@ -316,7 +316,8 @@ class RequestTally:
     ``refused`` are answers by which model or provider refused. ``same_night`` are the cached requests that
     this night asked: in an earlier attempt, in another evaluation, or once for several of them. ``absent``
     are the failed ones that a recording does not hold. ``seconds`` is the sum over requests. ``served``
-    counts answers by the model name that the server gave.
+    counts answers by the model name that the server gave. ``cache_saved`` is what prompt tokens that the
+    provider had cached cost less.
     """
 
     requests: int = 0
@@ -340,6 +341,7 @@ class RequestTally:
     saved_tokens: int = 0
     saved_cost: float = 0.0
     saved_seconds: float = 0.0
+    cache_saved: float = 0.0
     stopped: str | None = None
     served: dict[str, int] = field(default_factory=dict)
     fingerprints: dict[str, int] = field(default_factory=dict)
@@ -377,9 +379,14 @@ class RequestTally:
         self.cached_tokens += answer.cached_tokens or 0
         self.reasoning_tokens += answer.reasoning_tokens or 0
         self.seconds += answer.inference_time or 0.0
-        self.cost += cost_of(
-            answer.prompt_tokens or 0, answer.completion_tokens or 0, answer.cached_tokens or 0, price
+        prompt, completion, hit = (
+            answer.prompt_tokens or 0,
+            answer.completion_tokens or 0,
+            answer.cached_tokens or 0,
         )
+        cost = cost_of(prompt, completion, hit, price)
+        self.cost += cost
+        self.cache_saved += cost_of(prompt, completion, 0, price) - cost
 
     def count_reused(self, answers: pa.Table, price: Price | None) -> None:
         """Counts what kept answers (rows of ANSWERS) spared."""
@@ -412,7 +419,7 @@ class RequestTally:
         took = ("sent", "attempts", "retries", "prompt_tokens", "completion_tokens", "cached_tokens")
         more = {
             name: sum((getattr(tally, name) for tally in spent), getattr(self, name))
-            for name in (*took, "reasoning_tokens", "seconds", "wall_seconds", "cost")
+            for name in (*took, "reasoning_tokens", "seconds", "wall_seconds", "cost", "cache_saved")
         }
         answered = sum(tally.answered for tally in spent)
         fewer = {name: max(0, getattr(self, name) - answered) for name in ("cached", "same_night")}

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tasks.models.config import ModelConfig, SampleParams
+from tasks.models.config import ModelConfig, Price, SampleParams
 from tasks.models.connection import probe
 from tasks.models.errors import BadRequest, MalformedBody, ModelError
 from tasks.models.providers.gemini import StreamedParts
@@ -315,7 +315,11 @@ def test_the_same_benchmark_gives_the_same_predictions(
         return 200, {}, REPLIES[kind]["text"]
 
     config = {"base_url": script(answer), "api_key_env": "A_KEY", "max_concurrency": 1}
-    outcome = bench.ask(model(kind, config), problems(2))
+    price = Price(prompt=10.0, completion=20.0, cached=1.0)
+    outcome = bench.ask(model(kind, config), problems(2), price=price)
+    assert outcome.tally.cached_tokens == 22
+    assert outcome.tally.cost == pytest.approx(2 * (12 * 10 + 11 * 1 + 3 * 20) / 1e6)
+    assert outcome.tally.cache_saved == pytest.approx(2 * 11 * 9 / 1e6)
     assert outcome.column("status") == ["ok"] * 2
     assert outcome.column("response") == ["Four."] * 2
     assert outcome.column("served_model") == [f"{outcome.rows[0]['served_model']}"] * 2
