@@ -211,9 +211,10 @@ def costs(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
             if left_out := unpriced(manifest):
                 found.append(("unpriced", ", ".join(left_out)))
         elif key == "saved" and isinstance(value, Mapping):
-            money = numbers.money(value.get("cost"), manifest.get("currency"))
-            found += [*flat(key, {name: part for name, part in value.items() if name != "cost"})]
-            found.append(("saved · cost", money))
+            paid = {name: part for name, part in value.items() if name.endswith("cost")}
+            found += [*flat(key, {name: part for name, part in value.items() if name not in paid})]
+            amounts = {name: numbers.money(part, manifest.get("currency")) for name, part in paid.items()}
+            found += [(f"saved · {name.replace('_', ' ')}", amount) for name, amount in amounts.items()]
         else:
             found += flat(key, value)
     return found
