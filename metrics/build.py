@@ -158,13 +158,8 @@ def _definition(config: "MetricConfig", resolve: Resolve, output_type: OutputTyp
     declared: MetricDefinition | None = getattr(function, "__metric__", None)
     name = getattr(function, "__name__", None) or reference.rpartition(":")[2]
     style = "corpus" if hasattr(function, "aggregation") else "item"
-    undeclared = MetricDefinition(
-        name,
-        function,
-        output_types=OUTPUT_TYPES,
-        style=style,
-        bounds=(-math.inf, math.inf),  # type: ignore[arg-type]
-    )
+    anywhere = (-math.inf, math.inf)
+    undeclared = MetricDefinition(name, function, output_types=OUTPUT_TYPES, style=style, bounds=anywhere)  # type: ignore[arg-type]
     return declared or undeclared
 
 

@@ -102,7 +102,7 @@ class LLMJudgeScorer(GenerationScorer):
         given = self._verdicts(batch, metric, replies)
         for row in np.flatnonzero(batch.scored).tolist():
             if batch.lacks_answer(row):
-                given[row] = self._without_answer(metric, batch.lacking and batch.lacking[row])
+                given[row] = self._without_answer(metric, batch.lacking[row] if batch.lacking else None)
         values, errors = (
             zip(*(self._sample_value(one, metric) for one in given), strict=True) if given else ((), ())
         )

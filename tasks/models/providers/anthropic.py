@@ -184,7 +184,7 @@ class Messages(Codec):
     def calls(self, requests: Sequence[Request]) -> list[Call]:
         """A prompt that is no chat is what a user says."""
         (request,) = requests
-        chat = (
+        chat: dict[str, Any] = (
             chat_body(request.prompt)
             if request.chat
             else {"messages": [{"role": "user", "content": request.prompt}]}

@@ -88,7 +88,7 @@ class OpenAIResponses(AskedProvider[ResponsesConfig]):
 def response_fields(sampling: SampleParams, effort: str | None) -> dict[str, Any]:
     """The fields that all requests of a model have, beside the input."""
     sent = sampling.sent()
-    fields = {name: sent[name] for name in ("temperature", "top_p") if name in sent}
+    fields: dict[str, Any] = {name: sent[name] for name in ("temperature", "top_p") if name in sent}
     if limit := sent.get("max_tokens") or sent.get("max_completion_tokens"):
         fields["max_output_tokens"] = limit
     if effort := sent.get("reasoning_effort") or effort:
@@ -120,7 +120,7 @@ class Items(Codec):
     def calls(self, requests: Sequence[Request]) -> list[Call]:
         """A prompt that is no chat is what a user says."""
         (request,) = requests
-        chat = (
+        chat: dict[str, Any] = (
             chat_body(request.prompt)
             if request.chat
             else {"messages": [{"role": "user", "content": request.prompt}]}
