@@ -110,8 +110,8 @@ def test_refusals_are_counted_by_refusal_and_wrong_for_others(begin, config, end
     assert [line["status"] for line in responses] == ["ok", "ok", "refused", "refused"]
     assert [line["response"] for line in responses[2:]] == [None, None]
     assert "I can't help with that." in responses[3]["error"]
-    numbers = [line for line in lines_of(tmp_path / "out/metrics.jsonl") if line["metric"] == "refusal"]
-    assert {line["refused_sample_count"] for line in numbers} == {2}
+    counted = {line["refused_sample_count"] for line in lines_of(tmp_path / "out/metrics.jsonl")}
+    assert counted == {2}
     (finding,) = [entry for entry in ran.document["diagnostics"] if entry["kind"] == "refused"]
     assert "2 of 4 answers" in finding["message"]
     assert not [entry for entry in ran.document["diagnostics"] if entry["kind"] == "requests_failed"]
@@ -371,7 +371,7 @@ def test_log_likelihoods_that_were_refused_are_unscored_and_told(evaluate, tmp_p
     path.write_text(text)
     with serve(DemoOptions(faults=Faults(filter_prompts="poison"))) as serving:
         config = {"base_url": serving.base_url, "model": "demo", "api": "completions"}
-        models = json.dumps([{"name": "m", "tokenizer": "bytes", "config": config}])
+        models = json.dumps([{"name": "m", "config": config}])
         ran = evaluate(path, "--set", f"models={models}", "--json")
     row = rows_of(tmp_path / "out")["acc"]
     assert (row["n_scored"], row["n_unscored"], row["n_refused"]) == (3 - poisoned, poisoned, poisoned)
