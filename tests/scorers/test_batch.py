@@ -14,7 +14,7 @@ def test_a_row_alone_has_every_column_of_its_batch() -> None:
         item_ids=["a", "b"], sample_index=np.array([0, 1], dtype=np.int32), scored=np.array([True, False]),
         predictions=["1", None], references=[["1"], ["2"]], docs=[{"n": 1}, {"n": 2}],
         responses=["one", None], answers=answers, gold=[[0], [1]], readings=[{"rule": "x"}, None],
-        cut_off=np.array([False, True]),
+        lacking=[None, "cut_off"],
     )  # fmt: skip
     for row in (0, 1):
         alone = batch.only(row)
