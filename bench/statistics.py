@@ -13,7 +13,8 @@ import numpy as np
 
 from metrics.aggregation import Aggregation, build_aggregation
 from metrics.config import StatisticsConfig
-from metrics.statistics.comparison import ItemColumn, compare_items
+from metrics.statistics.comparison import compare_items
+from metrics.statistics.differences import ItemColumn
 from metrics.statistics.estimate import estimate
 from metrics.statistics.unpaired import compare_unpaired
 from scorers.judge.calibration import Labelled, ppi_estimate

@@ -85,6 +85,29 @@ def _one_more(sampled: Sampled) -> float:
     return 1 / largest if largest > 0 else 0.0
 
 
+def largest_move(sampled: Sampled, by_cells: bool) -> float:
+    """By how much the number moves if one unit is answered otherwise, at most; 0 where its range is unknown.
+
+    Of cells of a confusion matrix that is one item less in one and one more in another; of other numbers the
+    range, times what a unit weighs.
+    """
+    low, high = sampled.aggregation.bounds
+    width = high - low
+    if not math.isfinite(width):
+        return 0.0
+    if not by_cells:
+        return float(width / effective_units(_weights(sampled)))
+    size = sampled.n / effective_units(sampled.sizes)
+    steps, n = size * np.eye(len(sampled.total)), np.full(len(sampled.total), sampled.n)
+    filled = sampled.total >= size
+    more = sampled.aggregation.of_totals(sampled.total + steps, n + size) - sampled.value
+    fewer = sampled.aggregation.of_totals((sampled.total - steps)[filled], n[filled] - size) - sampled.value
+    up, down = (
+        sum(float(np.nanmax(sign * moves, initial=0.0)) for moves in (more, fewer)) for sign in (1, -1)
+    )
+    return min(max(up, down), width)
+
+
 def _degrees(sampled: Sampled, shape: Shape, units: float) -> float:
     if sampled.ways is not None:
         return shape.degrees

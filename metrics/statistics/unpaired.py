@@ -13,13 +13,13 @@ import numpy as np
 
 from metrics.aggregation import Aggregation
 from metrics.statistics.clusters import counts, effective, numbered
-from metrics.statistics.comparison import (
-    Comparison,
+from metrics.statistics.comparison import Comparison, range_of
+from metrics.statistics.differences import (
     Difference,
     ItemColumn,
     aggregated_values,
-    range_of,
     score_column,
+    undetectable,
 )
 from metrics.statistics.estimate import estimate
 from metrics.statistics.formulas import FEW_UNITS, Sampled, bounded_share, influences
@@ -162,7 +162,9 @@ def _of_shares(
     def chance(value: float) -> float:
         return 1 - student_coverage(max(abs(centre - value / width) - step, 0.0) / spread, degrees)
 
-    mde = width * _share_mde(base, candidate, 1 - options.ci_level, higher_is_better)
+    alpha = 1 - options.ci_level
+    both = [_share_mde(*runs, alpha, higher_is_better) for runs in ((base, candidate), (candidate, base))]
+    mde = math.nan if any(map(math.isnan, both)) else width * max(both)
     return Difference(
         width * math.hypot(base.stderr, candidate.stderr),
         "unpaired, Agresti–Caffo",
@@ -170,7 +172,7 @@ def _of_shares(
         mde,
         ends,
         chance,
-        "no difference would be found four times of five" if math.isnan(mde) else None,
+        undetectable(mde, round(base.items + candidate.items), "items", chance(0.0) < alpha),
     )
 
 

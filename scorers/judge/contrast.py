@@ -19,15 +19,8 @@ from metrics.aggregation import build_aggregation
 from metrics.config import StatisticsConfig
 from metrics.errors import MetricError
 from metrics.statistics.clusters import few_clusters, numbered
-from metrics.statistics.comparison import (
-    Comparison,
-    Difference,
-    ItemColumn,
-    Method,
-    Remedy,
-    compare_items,
-    score_column,
-)
+from metrics.statistics.comparison import Comparison, Method, Remedy, compare_items
+from metrics.statistics.differences import Difference, ItemColumn, score_column
 from metrics.statistics.formulas import Sampled, influences
 from metrics.statistics.intervals import Shape, normal_quantile
 from metrics.statistics.power import POWER, shift_mde

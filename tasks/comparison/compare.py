@@ -16,7 +16,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from metrics.aggregation import Aggregation, build_aggregation
 from metrics.config import StatisticsConfig
 from metrics.errors import ConfigError, NightjarError, nearest
-from metrics.statistics.comparison import Comparison, ItemColumn, Method, compare_items
+from metrics.statistics.comparison import Comparison, Method, compare_items
+from metrics.statistics.differences import ItemColumn
 from metrics.statistics.gate import Verdict, adjust, decide, p_regression, spent_over, worst_of
 from metrics.statistics.sequence import SequenceLook, left_for_the_last
 from metrics.statistics.unpaired import UNPAIRED, compare_unpaired

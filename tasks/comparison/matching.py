@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from metrics.aggregation import Aggregation, build_aggregation
 from metrics.errors import ConfigError, NightjarError
-from metrics.statistics.comparison import ItemColumn
+from metrics.statistics.differences import ItemColumn
 from tasks.store.schemas import COUNTED, cluster_ways
 
 KEY_COLUMNS = ("benchmark", "filter", "metric", "reduction")

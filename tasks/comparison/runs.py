@@ -26,7 +26,8 @@ from numpy.typing import NDArray
 from metrics.aggregation import build_aggregation
 from metrics.config import StatisticsConfig
 from metrics.errors import NightjarError, nearest
-from metrics.statistics.comparison import ItemColumn, compare_items
+from metrics.statistics.comparison import compare_items
+from metrics.statistics.differences import ItemColumn
 from metrics.statistics.gate import adjust
 from tasks.comparison.matching import (
     ComparisonError,

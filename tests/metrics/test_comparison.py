@@ -15,7 +15,8 @@ from metrics.aggregation import build_aggregation
 from metrics.config import StatisticsConfig
 from metrics.errors import ConfigError, MetricError
 from metrics.statistics.clusters import numbered
-from metrics.statistics.comparison import Comparison, ItemColumn, compare_items
+from metrics.statistics.comparison import Comparison, compare_items
+from metrics.statistics.differences import ItemColumn
 from metrics.statistics.estimate import estimate, group_aggregate
 from metrics.statistics.gate import adjust, decide, p_regression, worst_of
 from metrics.statistics.intervals import normal_quantile, wilson

@@ -13,7 +13,8 @@ import pytest
 from bench.coverage import SHARE, Setting, measure, settings
 from metrics.aggregation import Aggregation, build_aggregation
 from metrics.config import StatisticsConfig
-from metrics.statistics.comparison import ItemColumn, compare_items
+from metrics.statistics.comparison import compare_items
+from metrics.statistics.differences import ItemColumn
 from metrics.statistics.estimate import estimate, group_aggregate
 
 pytestmark = pytest.mark.slow

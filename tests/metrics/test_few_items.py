@@ -9,8 +9,11 @@ import pytest
 
 from metrics.aggregation import build_aggregation
 from metrics.config import StatisticsConfig
-from metrics.statistics.comparison import ItemColumn, compare_items
+from metrics.statistics.comparison import compare_items
+from metrics.statistics.differences import ItemColumn
 from metrics.statistics.estimate import estimate
+from metrics.statistics.gate import decide
+from metrics.statistics.unpaired import compare_unpaired
 
 SHARE = replace(build_aggregation("mean"), bounds=(0.0, 1.0))
 FAST = StatisticsConfig(bootstrap_iters=500)
@@ -37,6 +40,99 @@ def test_a_difference_that_was_found_is_not_said_to_be_beyond_what_is() -> None:
     made = compare_items(SHARE, scalar(base), scalar(candidate), None, FAST)
     assert made.p_value < 0.01
     assert "too few" not in str(made.warning)
+
+
+def _two_runs(kind: str, rng: np.random.Generator) -> tuple[Any, ItemColumn, ItemColumn]:
+    if kind == "median":
+        first = rng.choice(np.arange(1.0, 6.0), 120)
+        second = np.clip(first + rng.choice([-1, 0, 1], 120), 1, 5)
+        return build_aggregation("median"), scalar(first), scalar(second)
+    if kind == "F1":
+        cells = rng.integers(0, 4, 200)
+        changed = np.where(rng.random(200) < 0.1, rng.integers(0, 4, 200), cells)
+        runs = [ItemColumn(np.zeros(200), np.eye(4)[own]) for own in (cells, changed)]
+        return build_aggregation("f1"), runs[0], runs[1]
+    words = rng.integers(5, 30, 200).astype(float)
+    rows = [np.column_stack([rng.binomial(30, chance, 200), words]) for chance in (0.1, 0.13)]
+    return build_aggregation("wer"), ItemColumn(np.zeros(200), rows[0]), ItemColumn(np.zeros(200), rows[1])
+
+
+@pytest.mark.parametrize("kind", ["median", "F1", "WER"])
+def test_both_directions_of_resampled_comparisons_say_the_same(kind: str) -> None:
+    aggregation, first, second = _two_runs(kind, np.random.default_rng(7))
+    there = compare_items(aggregation, first, second, None, FAST)
+    back = compare_items(aggregation, second, first, None, FAST)
+    assert there.mde == pytest.approx(back.mde, rel=1e-9)
+    assert (there.ci_low, there.ci_high) == pytest.approx((-back.ci_high, -back.ci_low), rel=1e-9)
+
+
+@pytest.mark.parametrize("upward", [True, False])
+@pytest.mark.parametrize(("sizes", "shares"), [((100, 200), (0.9, 0.8)), ((30, 400), (0.5, 0.52))])
+def test_both_directions_of_an_unpaired_comparison_have_one_mde(
+    sizes: Any, shares: Any, upward: bool
+) -> None:
+    rng = np.random.default_rng(3)
+    first, second = (scalar(rng.random(n) < share) for n, share in zip(sizes, shares, strict=True))
+    there, back = (
+        compare_unpaired(SHARE, runs, (None, None), FAST, higher_is_better=upward)
+        for runs in ((first, second), (second, first))
+    )
+    assert there.mde == pytest.approx(back.mde, nan_ok=True)
+    assert "no difference would be found" not in str(there.warning)  # it was found
+
+
+def _flipped(cells: Any, count: int) -> Any:
+    """The cells with so many right positives turned wrong."""
+    changed = cells.copy()
+    changed[np.flatnonzero(cells == 3)[:count]] = 2
+    return changed
+
+
+@pytest.mark.parametrize("name", ["f1", "mcc", "macro F1", "BLEU", "median", "own function"])
+def test_no_differing_item_is_not_worse_than_one(name: str) -> None:
+    rng = np.random.default_rng(5)
+    cells = rng.choice(4, 2000, p=[0.45, 0.05, 0.05, 0.45])
+    if name == "BLEU":
+        length = rng.integers(20, 60, 2000)
+        possible = np.stack([length - order for order in range(4)], axis=1)
+        rows = np.column_stack([length, length, rng.binomial(possible, 0.6), possible]).astype(float)
+        worse = rows.copy()
+        worse[0, 2:6] = 0
+        aggregation, base = build_aggregation("bleu"), ItemColumn(rows[:, 0], rows)
+        candidate = ItemColumn(worse[:, 0], worse)
+    elif name == "f1":
+        aggregation, base = build_aggregation("f1"), ItemColumn(np.zeros(2000), np.eye(4)[cells])
+        candidate = ItemColumn(np.zeros(2000), np.eye(4)[_flipped(cells, 1)])
+    elif name in ("mcc", "macro F1"):
+        aggregation = (
+            build_aggregation("mcc") if name == "mcc" else build_aggregation("f1", {"average": "macro"})
+        )
+        runs = [[divmod(cell, 2) for cell in own.tolist()] for own in (cells, _flipped(cells, 1))]
+        base, candidate = (ItemColumn(np.zeros(2000), values=own) for own in runs)
+    else:
+        made = lambda values: float(np.mean(values))  # noqa: E731
+        function = build_aggregation("own.py:fn", None, lambda _: made)
+        aggregation = build_aggregation("median") if name == "median" else function
+        numbers = rng.normal(3, 1, 2000)
+        base, candidate = scalar(numbers), scalar(np.where(np.arange(2000) == 7, numbers - 1, numbers))
+    none = compare_items(aggregation, base, base, None, FAST)
+    one = compare_items(aggregation, base, candidate, None, FAST)
+    width = 100.0 if name == "BLEU" else 1.0
+    assert none.difference == 0
+    assert none.ci_low < 0 < none.ci_high
+    assert none.ci_low > -0.02 * width
+    assert decide(none, 0.02 * width, 0.05).verdict == "pass"
+    assert math.isnan(one.ci_low) or none.ci_low > 2 * one.ci_low - 0.005 * width
+
+
+def test_items_that_differ_are_not_said_to_be_the_same() -> None:
+    base = np.array([4.0] * 180 + [1.0] * 20)
+    candidate = np.array([4.0] * 43 + [5.0] * 60 + [4.0] * 17 + [3.0] * 60 + [1.0] * 3 + [2.0] * 17)
+    made = compare_items(build_aggregation("median"), scalar(base), scalar(candidate), None, FAST)
+    assert made.difference == 0
+    assert "do not differ" not in str(made.warning)
+    differing = int((base != candidate).sum())
+    assert made.warning is None or f"{differing} of 200 items differ" in made.warning
 
 
 @pytest.mark.parametrize("upward", [True, False])

@@ -9,7 +9,8 @@ import pytest
 
 from metrics.aggregation import build_aggregation
 from metrics.config import StatisticsConfig
-from metrics.statistics.comparison import ItemColumn, compare_items
+from metrics.statistics.comparison import compare_items
+from metrics.statistics.differences import ItemColumn
 from metrics.statistics.gate import PairSpread, Verdict, decide
 
 SHARE = replace(build_aggregation("mean"), bounds=(0.0, 1.0))

@@ -14,7 +14,8 @@ import pytest
 
 from metrics.aggregation import Aggregation, build_aggregation
 from metrics.config import StatisticsConfig
-from metrics.statistics.comparison import Comparison, ItemColumn, compare_items
+from metrics.statistics.comparison import Comparison, compare_items
+from metrics.statistics.differences import ItemColumn
 from metrics.statistics.formulas import variance_components
 from metrics.statistics.gate import decide, p_regression, spent_over
 from metrics.statistics.power import foreseen_mde

@@ -10,7 +10,8 @@ import pytest
 from bench.coverage import LOW, SHARE, UNEVEN, measure, uneven_clusters
 from metrics.aggregation import build_aggregation
 from metrics.config import StatisticsConfig
-from metrics.statistics.comparison import ItemColumn, compare_items
+from metrics.statistics.comparison import compare_items
+from metrics.statistics.differences import ItemColumn
 from metrics.statistics.estimate import estimate
 from metrics.statistics.gate import decide
 from metrics.statistics.intervals import student_coverage, student_quantile

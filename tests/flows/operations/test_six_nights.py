@@ -33,7 +33,8 @@ import pytest
 
 from metrics.aggregation import build_aggregation
 from metrics.config import StatisticsConfig
-from metrics.statistics.comparison import ItemColumn, compare_items
+from metrics.statistics.comparison import compare_items
+from metrics.statistics.differences import ItemColumn
 from metrics.statistics.gate import decide
 
 ITEMS, SAMPLES, MARGIN = 600, 16, 0.02

@@ -10,7 +10,8 @@ from bench.judges import FIVE, grades, mean_grade, measure, settings, verdicts
 from metrics.aggregation import build_aggregation
 from metrics.config import StatisticsConfig
 from metrics.errors import ConfigError, MetricError
-from metrics.statistics.comparison import ItemColumn, compare_items
+from metrics.statistics.comparison import compare_items
+from metrics.statistics.differences import ItemColumn
 from metrics.statistics.gate import decide
 from scorers.judge.calibration import Calibration, Labelled, corrected_rate
 from scorers.judge.contrast import SHARED, Correction, compare_corrected

@@ -1,0 +1,140 @@
+"""What a difference of two runs has, whatever finds it: its test, its interval, what units that tie hide."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from metrics.aggregation import Aggregation
+from metrics.statistics.clusters import few_clusters
+from metrics.statistics.formulas import FEW_UNITS
+from metrics.statistics.intervals import Shape, skewed
+from metrics.types import Floats, Ints, Values
+
+Ends = Callable[[float], tuple[float, float]]
+Chance = Callable[[float], float]
+
+
+@dataclass(frozen=True)
+class ItemColumn:
+    """One run's rows of n items, all scored, in the same order as the other run's."""
+
+    value: Floats  # (n,)
+    statistics: Floats | None = None  # (n, k)
+    values: list[Any] | None = None
+
+    def __len__(self) -> int:
+        return len(self.value)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A difference's standard error, test and smallest effect, its interval of any level and the p-value of
+    any other difference."""
+
+    stderr: float
+    test: str
+    p_value: float
+    mde: float
+    ends: Ends | None = None
+    chance: Chance | None = None
+    warning: str | None = None
+
+    @classmethod
+    def unsaid(cls, warning: str) -> "Difference":
+        """What there is to say where nothing can be tested."""
+        return cls(math.nan, "none", math.nan, math.nan, warning=warning)
+
+    def interval(self, level: float) -> tuple[float, float]:
+        """The interval of a level, with 0 in it unless the test finds a difference; NaN where there is
+        none."""
+        if self.ends is None:
+            return math.nan, math.nan
+        return with_zero(self.ends(level), self.p_value, level)
+
+
+def with_zero(ends: tuple[float, float], p_value: float, level: float) -> tuple[float, float]:
+    """The ends, with 0 between them unless the test finds a difference at that level."""
+    if p_value < 1 - level:
+        return ends
+    return min(ends[0], 0.0), max(ends[1], 0.0)
+
+
+@dataclass(frozen=True)
+class Shift:
+    """A mean difference and what it would spread by: ``spread`` is its own standard error, ``growth`` the
+    variance that a difference of 1 has at least, if it is made of units that tied here.
+
+    Without the second, runs that differ on no unit, or on few, would exclude losses of which the sample just
+    has none: the score test's idea, for differences of any size.
+    """
+
+    mean: float
+    spread: float
+    shape: Shape
+    growth: float
+    width: float
+
+    def chance(self, value: float) -> float:
+        """Two-sided p-value of the difference ``value``."""
+        spread = max(self.spread, math.sqrt(self.growth * abs(value)))
+        return self.shape.chance(_apart(self.mean - value, spread))
+
+    def ends(self, level: float) -> tuple[float, float]:
+        """The interval of a level, within what the range of the numbers lets be."""
+        below, above = self.shape.ends(level)
+        low, high = skewed(self.mean, self.spread, self.shape, level)
+        low, high = min(low, -self._reached(below, self.mean)), max(high, self._reached(above, -self.mean))
+        return max(low, -self.width), min(high, self.width)
+
+    def _reached(self, reach: float, mean: float) -> float:
+        """The largest loss m of which the mean is at most ``reach`` of its own standard errors, √(growth m),
+        away; minus infinity for none."""
+        most = reach**2 * self.growth
+        if most <= 0 or most < 4 * mean or not math.isfinite(most):
+            return -math.inf
+        return (most - 2 * mean + math.sqrt(most * (most - 4 * mean))) / 2
+
+
+def size_of_change(changes: Floats, largest: float) -> float:
+    """By how much a unit differs that ties here: as those that do not, and one that differs by all it can."""
+    differing = int((changes != 0).sum())
+    squares, known = float((changes * changes).sum()), largest > 0
+    return math.sqrt((squares + largest**2) / (differing + known)) if differing + known else 0.0
+
+
+def _apart(difference: float, stderr: float) -> float:
+    """How many standard errors a difference is from 0; infinitely many where all differ by the same."""
+    return difference / stderr if stderr > 0 else math.copysign(math.inf, difference) if difference else 0.0
+
+
+def undetectable(mde: float, units: int, kind: str, differs: bool) -> str | None:
+    """What to say where no detectable effect is known, whether or not these runs differ."""
+    if not math.isnan(mde):
+        return None
+    if differs:
+        return f"{units} {kind} find this difference; of others it is not known which they find"
+    return f"{units} {kind} are too few to find any difference four times of five"
+
+
+def few_units(groups: Ints | None, count: int, width: float) -> str | None:
+    """A doubt where so few units say little of others."""
+    if groups is not None:
+        return few_clusters(groups)
+    if count < FEW_UNITS and not math.isfinite(width):
+        return f"only {count} items: the test holds for differences without rare large ones"
+    return None
+
+
+def score_column(run: ItemColumn) -> Floats:
+    """The number of each item that a mean is of (n,)."""
+    return run.value if run.statistics is None else np.asarray(run.statistics[:, 0])
+
+
+def aggregated_values(aggregation: Aggregation, run: ItemColumn) -> Values | None:
+    """What an aggregation of kind "values" takes of a run; None for sums."""
+    if aggregation.kind == "sums":
+        return None
+    return run.values if run.values is not None else run.value

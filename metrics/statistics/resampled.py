@@ -1,0 +1,332 @@
+"""The difference of numbers that are no plain means, on the same items: by paired bootstrap."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from metrics.aggregation import Aggregation
+from metrics.errors import MetricError
+from metrics.statistics.bounded import largest_move
+from metrics.statistics.clusters import Crossed, Members, counts, sizes, wider
+from metrics.statistics.differences import (
+    Difference,
+    ItemColumn,
+    Shift,
+    aggregated_values,
+    few_units,
+    size_of_change,
+)
+from metrics.statistics.estimate import estimate
+from metrics.statistics.formulas import Sampled, influences
+from metrics.statistics.intervals import Shape, effective_units, standard_error
+from metrics.statistics.power import shift_mde
+from metrics.statistics.resampling import MAX_BLOCKS, MAX_ITEM_DRAWS, crossed_picks, resampled_totals
+from metrics.statistics.rules import ConfusionRule
+from metrics.statistics.significance import sign_flip
+from metrics.types import Floats, Ints, Values
+
+if TYPE_CHECKING:
+    from metrics.config import StatisticsConfig
+
+
+def by_bootstrap(
+    aggregation: Aggregation,
+    runs: tuple[ItemColumn, ItemColumn],
+    groups: Ints | None,
+    options: "StatisticsConfig",
+) -> Difference:
+    """The difference of what is no plain mean; clusters are drawn together."""
+    test = "paired bootstrap" if groups is None else "paired bootstrap, clustered"
+    ways = groups if groups is not None and groups.ndim == 2 else None
+    if options.bootstrap_iters <= 0 or not aggregation.has_error_bar:
+        return Difference.unsaid(f"no test for {aggregation.name}")
+    tables = [(run.statistics, aggregated_values(aggregation, run)) for run in runs]
+    if ways is not None and (found := _by_crossed_jackknife(aggregation, tables, ways, options)) is not None:
+        return found
+    observed, draws = resampled_differences(aggregation, tables, groups, options)
+    draws = draws[np.isfinite(draws)]
+    if not math.isfinite(observed) or len(draws) < 2:
+        return Difference.unsaid("the difference is not finite")
+    if ways is not None:
+        groups, test = wider(ways), f"{test} two ways"
+    units = len(runs[0]) if groups is None else int(groups.max()) + 1
+    widening = math.sqrt(units / (units - 1))  # resamples spread less than samples by this factor
+    stderr = float(draws.std(ddof=1)) * widening
+    if stderr <= 1e-12 * max(1.0, abs(observed)):
+        seen = observed, stderr, _differing(tables, groups), len(draws)
+        return _without_spread(aggregation, runs[0], groups, options, seen)
+    influence = _influence_of_difference(aggregation, tables, groups, units, options)
+    shape = Shape(0.0, units - 1.0) if influence is None else Shape.of(influence)
+    if groups is not None:
+        shape, stderr = _of_unequal(influence, sizes(groups), stderr)
+    swapped = _Swapped.of(aggregation, tables, groups, options)
+    return swapped.difference(
+        test, (observed, stderr, shape), _largest(aggregation, tables, groups, options), options,
+        few_units(groups, units, math.inf),
+    )  # fmt: skip
+
+
+def _differing(tables: "Sequence[RunColumn]", groups: Ints | None) -> int:
+    """How many units differ in any of their numbers."""
+    (first, base), (second, candidate) = tables
+    if first is not None and second is not None:
+        differ = (first != second).any(axis=1)
+    else:
+        pairs = zip(base if base is not None else (), candidate if candidate is not None else (), strict=True)
+        differ = np.array([bool(np.any(np.not_equal(one, other))) for one, other in pairs])
+    return int(differ.sum()) if groups is None else len(np.unique(groups[differ]))
+
+
+def _without_spread(
+    aggregation: Aggregation,
+    run: ItemColumn,
+    groups: Ints | None,
+    options: "StatisticsConfig",
+    found: tuple[float, float, int, int],
+) -> Difference:
+    """Runs whose resamples all differ by the same: by nothing, as a rule.
+
+    Where no unit differs, one that does may be among those not seen: it moves the number by what one can at
+    most or, where its range is not known, by as much as two unrelated answers to one item do.
+    """
+    observed, stderr, differing, draws = found
+    units, kind = (len(run), "items") if groups is None else (int(groups.max()) + 1, "clusters")
+    test = "paired bootstrap" if groups is None else "paired bootstrap, clustered"
+    p_value = 1.0 if observed == 0 else max(1 / (1 + draws), 2.0 ** (1 - units))  # as sign flips say
+    if differing:
+        said = f"{differing} of {units} {kind} differ, and every resample differs by the same"
+        ends = None if observed == 0 else (lambda level: (observed, observed))
+        return Difference(stderr, test, p_value, math.nan, ends, lambda value: p_value, said)
+    column = (run.statistics, aggregated_values(aggregation, run))
+    largest = _largest(aggregation, (column, column), groups, options)
+    if largest <= 0:
+        own = estimate(aggregation, *column, groups, options)
+        largest = math.sqrt(2 / units) * own.stderr if own.stderr > 0 else 0.0
+    if largest <= 0:
+        said = f"the runs do not differ on any item, and what {kind} differ by is not known"
+        return Difference(0.0, test, 1.0, math.nan, warning=said)
+    degrees = units - 1.0 if groups is None else max(effective_units(sizes(groups)) - 1.0, 1.0)
+    swapped = _Swapped(1.0, np.zeros(units), 1.0, largest * units)
+    return swapped.difference(
+        test, (0.0, 0.0, Shape(0.0, degrees)), largest, options, few_units(groups, units, math.inf)
+    )
+
+
+def _largest(
+    aggregation: Aggregation, tables: "Sequence[RunColumn]", groups: Ints | None, options: "StatisticsConfig"
+) -> float:
+    """By how much one unit moves the number at most; 0 where that is not known."""
+    tabled = [aggregation.tabled(*run) for run in tables]
+    one_field = groups if groups is None or groups.ndim == 1 else wider(groups)
+    return max(
+        0.0 if table is None else largest_move(
+            Sampled.of(adding, table, one_field, options), isinstance(adding.rule, ConfusionRule)
+        )
+        for adding, table in tabled
+    )  # fmt: skip
+
+
+def _of_unequal(influence: Floats | None, items: Floats, stderr: float) -> tuple[Shape, float]:
+    """Shape and standard error of clusters of so many items: resamples know as little as residuals do how
+    much of the estimate a large one made."""
+    if influence is None or len(influence) != len(items):
+        return Shape(0.0, max(effective_units(items) - 1.0, 1.0)), stderr
+    plain = standard_error(influence)
+    ratio = standard_error(influence, items) / plain if plain > 0 else 1.0
+    return Shape.of_unequal(influence, items), stderr * max(ratio, 1.0)
+
+
+def _by_crossed_jackknife(
+    aggregation: Aggregation, runs: "Sequence[RunColumn]", ways: Ints, options: "StatisticsConfig"
+) -> Difference | None:
+    """A difference of sums' aggregates by what leaving out each item does to it; None for what has no sums,
+    or no value without some item."""
+    if aggregation.kind == "values" and aggregation.tabulate is None:
+        return None
+    influence = _influence_of_difference(aggregation, runs, ways, len(ways), options)
+    if influence is None:
+        return None
+    first, second = (aggregation.value(*run) for run in runs)
+    observed, crossed = second - first, Crossed.of(influence, ways)
+    if not math.isfinite(observed) or crossed.variance <= 0:
+        return None
+    fewest, swapped = min(counts(ways)), _Swapped.of(aggregation, runs, ways, options)
+    return swapped.difference(
+        "paired jackknife, clustered two ways", (observed, crossed.stderr, crossed.shape),
+        _largest(aggregation, runs, ways, options), options, few_units(ways, fewest, math.inf),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Swapped:
+    """The difference where each unit's two runs change places at random.
+
+    ``p_value`` is the larger one of two fields, and 0 for what has no sums; ``changes`` are what the units
+    (G,) differ by, in units of the value, ``ties`` is the share of them that do not, ``size`` the sum of the
+    absolute ones.
+    """
+
+    p_value: float = 0.0
+    changes: Floats | None = None
+    ties: float = 0.0
+    size: float = 1.0
+
+    def difference(
+        self,
+        test: str,
+        found: tuple[float, float, Shape],
+        largest: float,
+        options: "StatisticsConfig",
+        warning: str | None,
+    ) -> Difference:
+        """The difference found, with its standard error and shape. Units that tie hide how many more may
+        differ, and one of those by up to ``largest``: they add the spread of one that differs."""
+        observed, stderr, shape = found
+        spread, growth = stderr, 0.0
+        if largest > 0 and self.changes is not None and self.ties > 0:
+            squares, differing = float(self.changes @ self.changes), (1 - self.ties) * len(self.changes)
+            typical = squares / differing if differing >= 1 else largest**2
+            spread = math.sqrt(stderr**2 + self.ties * typical)
+            growth = self.ties * size_of_change(self.changes, largest)
+        shift = Shift(observed, spread, shape, growth, math.inf)
+        return Difference(
+            stderr,
+            test,
+            max(self.p_value, shift.chance(0.0)),
+            shift_mde(spread, shape.degrees, self.ties, self.size, 1 - options.ci_level),
+            shift.ends,
+            shift.chance,
+            warning,
+        )
+
+    @classmethod
+    def of(
+        cls,
+        aggregation: Aggregation,
+        runs: "Sequence[RunColumn]",
+        groups: Ints | None,
+        options: "StatisticsConfig",
+    ) -> "_Swapped":
+        """What a unit adds is measured at both runs' sums together, which no swap changes: the test is exact
+        where runs differ by chance alone, however few units make the difference (approximate randomisation,
+        Noreen 1989, linearised)."""
+        (first, base), (second, candidate) = runs
+        adding, table = aggregation.tabled(
+            None if first is None or second is None else np.concatenate([first, second]),
+            None if base is None or candidate is None else [*base, *candidate],
+        )
+        if table is None:
+            return cls()
+        n = len(table) // 2
+        moved = (table[n:] - table[:n]) @ adding.gradient(table.sum(axis=0), float(len(table)))
+        if not np.isfinite(moved).all():
+            return cls()
+        rng = np.random.default_rng(options.seed)
+        ways = [np.arange(n)] if groups is None else list(groups.reshape(n, -1).T)
+        sums = [np.bincount(way, weights=moved).astype(np.float64) for way in ways]
+        fewest = 2 * np.abs(min(sums, key=len))  # of a run's sums the gradient is twice that of both
+        fewest[fewest <= 1e-9 * fewest.max(initial=0.0)] = 0.0
+        return cls(
+            max(sign_flip(own, options.bootstrap_iters, rng) for own in sums),
+            fewest,
+            float((fewest == 0).mean()),
+            float(fewest.sum()),
+        )
+
+
+def _influence_of_difference(
+    aggregation: Aggregation,
+    runs: "Sequence[RunColumn]",
+    groups: Ints | None,
+    units: int,
+    options: "StatisticsConfig",
+) -> Floats | None:
+    """What leaving out each unit does to the difference; of functions of many values, each of a hundred
+    interleaved blocks. None where it can't be said."""
+    tabled = [aggregation.tabled(*run) for run in runs]
+    if all(table is not None for _, table in tabled):
+        own = [influences(Sampled.of(adding, table, groups, options)) for adding, table in tabled]  # type: ignore[arg-type]
+        return None if own[0] is None or own[1] is None else own[1] - own[0]
+    blocks = min(units, MAX_BLOCKS)
+    member = (np.arange(_length(runs)) if groups is None else groups) % blocks
+    left_out = []
+    for place in range(blocks):
+        kept = np.flatnonzero(member != place)
+        try:
+            first, second = (
+                aggregation.of_values(_taken(values if values is not None else [], kept))
+                for _, values in runs
+            )
+        except MetricError:
+            return None
+        left_out.append(second - first)
+    found = np.array(left_out)
+    return found.mean() - found if len(found) > 2 and np.isfinite(found).all() else None
+
+
+def _length(runs: "Sequence[RunColumn]") -> int:
+    statistics, values = runs[0]
+    return len(statistics) if statistics is not None else len(values if values is not None else ())
+
+
+RunColumn = tuple[Floats | None, Values | None]  # statistics, values
+
+
+def resampled_differences(
+    aggregation: Aggregation, runs: Sequence[RunColumn], groups: Ints | None, options: "StatisticsConfig"
+) -> tuple[float, Floats]:
+    """The observed difference of the second run from the first, and that of each resample."""
+    rng = np.random.default_rng(options.seed)
+    tabled = [aggregation.tabled(*run) for run in runs]
+    if any(table is None for _, table in tabled):
+        columns = [values if values is not None else [] for _, values in runs]
+        return _of_values(aggregation, columns, groups, options.bootstrap_iters, rng)
+    (first, base), (second, candidate) = tabled
+    assert base is not None
+    assert candidate is not None
+    if base.tobytes() > candidate.tobytes():  # both directions are of the same resamples
+        observed, draws = resampled_differences(aggregation, runs[::-1], groups, options)
+        return -observed, -draws
+    n, width = len(base), base.shape[1]
+    joint = np.column_stack([base, candidate, np.ones(n)])
+    if groups is not None and groups.ndim == 2:
+        groups = wider(groups)  # where no jackknife can tell
+    if groups is not None:
+        joint = np.column_stack([np.bincount(groups, weights=column) for column in joint.T])
+    parts = [
+        second.of_totals(totals[:, width:-1], totals[:, -1])
+        - first.of_totals(totals[:, :width], totals[:, -1])
+        for totals in resampled_totals(joint, options.bootstrap_iters, rng)
+    ]
+    observed = second.of_total(candidate.sum(axis=0), float(n)) - first.of_total(base.sum(axis=0), float(n))
+    return observed, np.concatenate(parts)
+
+
+def _of_values(
+    aggregation: Aggregation,
+    columns: Sequence[Values],
+    groups: Ints | None,
+    draws: int,
+    rng: np.random.Generator,
+) -> tuple[float, Floats]:
+    n, crossed = len(columns[0]), groups is not None and groups.ndim == 2
+    units = n if groups is None or crossed else int(groups.max()) + 1
+    members = None if groups is None or crossed else Members.of(groups)
+    differences = np.empty(min(draws, MAX_ITEM_DRAWS))
+    for draw in range(len(differences)):
+        if groups is not None and crossed:
+            rows = crossed_picks(groups, rng)
+        else:
+            picks = rng.integers(0, units, size=units)
+            rows = picks if members is None else members.rows(picks)
+        base, candidate = (aggregation.of_values(_taken(column, rows)) for column in columns)
+        differences[draw] = candidate - base
+    base, candidate = (aggregation.of_values(column) for column in columns)
+    return candidate - base, differences
+
+
+def _taken(column: Values, rows: Ints) -> Values:
+    return column[rows] if isinstance(column, np.ndarray) else [column[row] for row in rows]
