@@ -55,7 +55,8 @@ class Aggregation:
     ``merge`` averages the values of repeats. ``rule`` is the way to the standard error (None: the jackknife
     of sums, the bootstrap of values), ``bounds`` are the ends of the value's range, ``weight`` the column
     that items weigh by in a ratio of sums, ``proportional`` says that the value lies among the items' own
-    numbers, as a weighted mean does, ``function`` a user's own.
+    numbers, as a weighted mean does, ``function`` a user's own. ``inner`` is a matrix (k, j) to fewer sums
+    that decide the value, and the aggregation of these, which resamples then need not carry all of.
     """
 
     name: str
@@ -75,6 +76,7 @@ class Aggregation:
     proportional: bool = False
     parameters: Mapping[str, Any] = field(default_factory=dict)
     function: Callable[..., Any] | None = None  # the user's own, for keys
+    inner: "tuple[Floats, Aggregation] | None" = None
 
     def __post_init__(self) -> None:
         if not self.bounds[0] <= self.bounds[1]:

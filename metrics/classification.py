@@ -194,22 +194,29 @@ def pair_table(
     columns.update(zip(counted_pairs, range(len(counted_pairs)), strict=True))
     places = np.fromiter(map(columns.__getitem__, pairs), dtype=np.int64, count=len(pairs))
     counted = places >= 0
-    table = np.zeros((len(values), max(len(counted_pairs), 1)))
-    np.add.at(table, (rows[counted], places[counted]), weights[counted])
+    width = max(len(counted_pairs), 1)
+    flat = np.bincount(rows[counted] * width + places[counted], weights[counted], len(values) * width)
+    table = np.asarray(flat, dtype=np.float64).reshape(len(values), width)
 
     def compute(total: Total, n: Count) -> Floats:
         return finish(*label_counts(total, counted_pairs))
+
+    def of_counts(total: Total, n: Count) -> Floats:
+        return finish(*np.split(np.ascontiguousarray(np.moveaxis(total, -1, 0)), 3))
 
     def rarest(total: Floats) -> float:
         gold = label_counts(total, counted_pairs)[1]
         return float(gold[gold > 0].min(initial=math.inf))
 
+    # What a pair adds to the right, the gold and the predicted items of each label.
+    matrix = np.concatenate(label_counts(np.eye(table.shape[1]), counted_pairs)).T
     sums = Aggregation(
         name,
         k=table.shape[1],
         compute=compute,
         rule=ConfusionRule(rarest if every_label else None),
         bounds=(lowest, 1.0),
+        inner=(matrix, Aggregation(name, k=matrix.shape[1], compute=of_counts, bounds=(lowest, 1.0))),
     )
     return sums, table
 

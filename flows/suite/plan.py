@@ -91,7 +91,9 @@ class SuiteConfig(BaseModel):
     models: tuple[ModelConfig, ...] = Field(
         (), description="Models for all benchmarks; without: each one's own"
     )
-    baseline: str = Field(LAST_PASSED, min_length=1, description="last-passed | last | rolling | a run's id")
+    baseline: str = Field(
+        LAST_PASSED, min_length=1, description="last-passed | last | rolling | first | a run's id"
+    )
     gate: Gate | None = Field(None, description="The gate, or the name of its file")
     answers: Answers | None = Field(
         None, description="Which kept answers serve, for all benchmarks; without: what each one says"

@@ -29,7 +29,7 @@ IDENTITY = "model identity"
 CHANGES = 4
 """Changes of a served model that a sentence names, at most."""
 NOTABLE = 0.05
-"""Level below which a trend is worth a line."""
+"""Level, over all pairs of 30 nights, below which a trend is worth a line."""
 
 
 def headline(judged: JudgedNight) -> str:
@@ -149,13 +149,13 @@ def _comparison(compared: ComparedRuns) -> Iterator[str]:
 
 
 def _courses(courses: tuple[PairCourse, ...]) -> Iterator[str]:
-    moving = [course for course in courses if course.trend.p_value < NOTABLE]
+    moving = [course for course in courses if course.trend.p_adjusted < NOTABLE]
     flapping = [course for course in courses if course.flapping]
     if moving:
         yield "\n## Trends\n"
     for course in moving:
         trend, name = course.trend, _course_name(course)
-        yield f"- {name}: {trend.slope:+.3g} a night over {trend.nights} nights (p = {trend.p_value:.2g})"
+        yield f"- {name}: {trend.slope:+.3g} a night over {trend.nights} nights (p = {trend.p_adjusted:.2g})"
     if flapping:
         yield "\n## Items that flip back and forth\n"
     for course in flapping:

@@ -335,7 +335,11 @@ def influences(sampled: Sampled) -> Floats | None:
 
 def leave_one_out(sampled: Sampled) -> Floats:
     """The value without each unit (G,)."""
-    return sampled.aggregation.of_totals(sampled.total - sampled.table, sampled.n - sampled.sizes)
+    adding, table = sampled.aggregation, sampled.table
+    if adding.inner is not None:
+        matrix, adding = adding.inner
+        table = table @ matrix
+    return adding.of_totals(table.sum(axis=0) - table, sampled.n - sampled.sizes)
 
 
 def delta(sampled: Sampled) -> Spread:

@@ -23,7 +23,13 @@ from metrics.statistics.estimate import estimate
 from metrics.statistics.formulas import Sampled, influences
 from metrics.statistics.intervals import Shape, effective_units, standard_error
 from metrics.statistics.power import shift_mde
-from metrics.statistics.resampling import MAX_BLOCKS, MAX_ITEM_DRAWS, crossed_picks, resampled_totals
+from metrics.statistics.resampling import (
+    MAX_BLOCKS,
+    MAX_ITEM_DRAWS,
+    crossed_picks,
+    distinct_rows,
+    resampled_totals,
+)
 from metrics.statistics.rules import ConfusionRule
 from metrics.statistics.significance import sign_flip
 from metrics.types import Floats, Ints, Values
@@ -287,22 +293,32 @@ def resampled_differences(
     (first, base), (second, candidate) = tabled
     assert base is not None
     assert candidate is not None
-    if base.tobytes() > candidate.tobytes():  # both directions are of the same resamples
-        observed, draws = resampled_differences(aggregation, runs[::-1], groups, options)
-        return -observed, -draws
-    n, width = len(base), base.shape[1]
-    joint = np.column_stack([base, candidate, np.ones(n)])
+    n, whole = len(base), base.shape[1] + candidate.shape[1] + 1
+    observed = second.of_total(candidate.sum(axis=0), float(n)) - first.of_total(base.sum(axis=0), float(n))
+    sign = 1
     if groups is not None and groups.ndim == 2:
         groups = wider(groups)  # where no jackknife can tell
-    if groups is not None:
-        joint = np.column_stack([np.bincount(groups, weights=column) for column in joint.T])
+    if first.inner is not None and second.inner is not None:
+        fewer = base @ first.inner[0], candidate @ second.inner[0]
+        if distinct_rows(_joined(*fewer, groups))[0] is None:
+            (base, candidate), first, second = fewer, first.inner[1], second.inner[1]
+    if base.tobytes() > candidate.tobytes():  # both directions are of the same resamples
+        (first, base), (second, candidate), sign = (second, candidate), (first, base), -1
+    width, joint = base.shape[1], _joined(base, candidate, groups)
     parts = [
         second.of_totals(totals[:, width:-1], totals[:, -1])
         - first.of_totals(totals[:, :width], totals[:, -1])
-        for totals in resampled_totals(joint, options.bootstrap_iters, rng)
+        for totals in resampled_totals(joint, options.bootstrap_iters, rng, whole)
     ]
-    observed = second.of_total(candidate.sum(axis=0), float(n)) - first.of_total(base.sum(axis=0), float(n))
-    return observed, np.concatenate(parts)
+    return observed, sign * np.concatenate(parts)
+
+
+def _joined(base: Floats, candidate: Floats, groups: Ints | None) -> Floats:
+    """Both runs' rows and a column of ones (n, …), added up within clusters."""
+    joint = np.column_stack([base, candidate, np.ones(len(base))])
+    if groups is None:
+        return joint
+    return np.column_stack([np.bincount(groups, weights=column) for column in joint.T])
 
 
 def _of_values(

@@ -49,13 +49,24 @@ def bootstrap_sums(sampled: Sampled, accelerated: bool, doubt: str | None = None
 def drawn(sampled: Sampled) -> Floats:
     """Values of at least ``bootstrap_iters`` resamples of the units."""
     with_sizes = np.column_stack([sampled.table, sampled.sizes]) if sampled.clustered else sampled.table
+    adding, table = condensed(sampled.aggregation, sampled.table, with_sizes)
+    width, whole = table.shape[1], with_sizes.shape[1]
+    if sampled.clustered:
+        table = np.column_stack([table, sampled.sizes])
     parts = [
-        sampled.aggregation.of_totals(
-            totals[:, : sampled.table.shape[1]], totals[:, -1] if sampled.clustered else sampled.n
-        )
-        for totals in resampled_totals(with_sizes, sampled.options.bootstrap_iters, sampled.rng())
+        adding.of_totals(totals[:, :width], totals[:, -1] if sampled.clustered else sampled.n)
+        for totals in resampled_totals(table, sampled.options.bootstrap_iters, sampled.rng(), whole)
     ]
     return np.concatenate(parts)
+
+
+def condensed(aggregation: Aggregation, table: Floats, resampled: Floats) -> tuple[Aggregation, Floats]:
+    """The aggregation and the table of the fewer sums that decide, where the rows ``resampled`` are too
+    different to be counted; else as they are."""
+    if aggregation.inner is None or distinct_rows(resampled)[0] is not None:
+        return aggregation, table
+    matrix, inner = aggregation.inner
+    return inner, table @ matrix
 
 
 def bootstrap_items(
@@ -167,16 +178,18 @@ _CHUNK = 1 << 21  # floats held at once
 _COUNTS = 1 << 15  # counts of distinct rows held at once: what stays in a core's cache
 
 
-def resampled_totals(table: Floats, draws: int, rng: np.random.Generator) -> Iterator[Floats]:
+def resampled_totals(
+    table: Floats, draws: int, rng: np.random.Generator, width: int | None = None
+) -> Iterator[Floats]:
     """Totals (d, k) of resamples of the rows of ``table`` (n, k), chunk by chunk; at least ``draws``
-    altogether."""
+    altogether. Those of fewer columns are the same as of all ``width``."""
     rows, counts = distinct_rows(table)
     if rows is not None and counts is not None:
         yield from _multinomial(rows, counts, draws, rng)
     elif len(table) < _FEW_ITEMS:
         yield from _gathered(table, draws, rng)
     else:
-        yield from _circulant(table, 2 * draws, rng)
+        yield from _circulant(table, 2 * draws, rng, width or table.shape[1])
 
 
 def distinct_rows(table: Floats) -> tuple[Floats | None, Floats | None]:
@@ -228,12 +241,12 @@ def _gathered(table: Floats, draws: int, rng: np.random.Generator) -> Iterator[F
         yield table[rng.integers(0, n, size=(min(step, draws - start), n))].sum(axis=1)
 
 
-def _circulant(table: Floats, draws: int, rng: np.random.Generator) -> Iterator[Floats]:
+def _circulant(table: Floats, draws: int, rng: np.random.Generator, width: int) -> Iterator[Floats]:
     n, k = table.shape
     whole = bool((table == np.rint(table)).all())
     columns = np.ascontiguousarray(table.T)
     vectors, length = -(-draws // n), _transform_length(n)
-    step = max(1, _CHUNK // (n * k))
+    step = max(1, _CHUNK // (n * width))
     for start in range(0, vectors, step):
         rounds = min(step, vectors - start)
         picks = rng.integers(0, n, size=(rounds, n)) + n * np.arange(rounds)[:, None]

@@ -146,7 +146,8 @@ class Gate(BaseModel):
     anchor: str | None = Field(
         None,
         min_length=1,
-        description="In a suite, a run that stays the second baseline, so that small losses can't add up",
+        description="In a suite, a run that stays the second baseline, so that small losses can't add up; "
+        "first: the suite's first night that passed",
     )
     inconclusive_nights: int = Field(
         3, ge=1, description="In a suite, so many inconclusive nights in a row end Failed"

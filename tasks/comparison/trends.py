@@ -8,7 +8,7 @@ answered, and the first one behind the best that is significantly worse is named
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
 from typing import Any, Final
@@ -16,12 +16,16 @@ from typing import Any, Final
 import numpy as np
 
 from metrics.config import StatisticsConfig
+from metrics.statistics.drift import adjusted_over_nights
+from metrics.statistics.gate import adjust
+from metrics.types import Floats
 from tasks.comparison.compare import ComparedPair, ComparisonRules, compare_runs
+from tasks.comparison.drift import drift_tests, groups_of
 from tasks.comparison.matching import GroupKey, ItemGroup, Match, aggregations, result_key, row_keys
 from tasks.comparison.runs import MODEL, ComparedRun, key_with_model, merged_run
 
-MINIMUM_NIGHTS = 4
-"""Below this no order of the nights is rare enough to call it a trend."""
+MINIMUM_NIGHTS = 3
+"""Below this there is a difference, and no trend."""
 
 
 @dataclass(frozen=True)
@@ -29,15 +33,18 @@ class Trend:
     """The course of one number over consecutive nights.
 
     ``slope`` is the change from night to night (Theil–Sen: the median over all pairs of nights, so that one
-    odd night does not make a trend), in the number's own units; ``p_value`` is that of the Mann–Kendall test,
-    two-sided. Both are NaN where there are too few nights.
+    odd night does not make a trend), in the number's own units; ``p_value`` says how often items' courses
+    read backwards or forwards by chance go one way as far (``metrics.statistics.drift``), two-sided, and
+    ``p_adjusted`` the same over all pairs of 30 nights. They are NaN where there are too few nights.
     """
 
     nights: int
     first: float
     last: float
     slope: float
-    p_value: float
+    one_way: bool = False  # the straight line through all numbers goes where the slope goes
+    p_value: float = math.nan
+    p_adjusted: float = math.nan
 
 
 @dataclass(frozen=True)
@@ -62,31 +69,50 @@ class PairCourse:
 def pair_courses(nights: Sequence[Mapping[str, ComparedRun]]) -> tuple[PairCourse, ...]:
     """The course of every pair of the last night over all of them, oldest first."""
     runs = [merged_run("", night) for night in nights]
-    values = [_result_values(night) for night in nights]
+    if not runs:
+        return ()
+    values, keys = [_result_values(night) for night in nights], list(runs[-1].groups)
+    tested = drift_tests(aggregations({}, runs[-1].results))
+    tables = [run.groups for run in runs]
+    p_values = [tested(groups_of(key, tables), key) for key in keys]
+    slopes = [trend([night.get(key, math.nan) for night in values]) for key in keys]
     return tuple(
-        PairCourse(key, trend([night.get(key, math.nan) for night in values]), _flapping(key, runs))
-        for key in (runs[-1].groups if runs else ())
+        PairCourse(key, tested, _flapping(key, runs))
+        for key, tested in zip(keys, _with_tests(slopes, p_values, adjusted_over_nights), strict=True)
     )
 
 
+def _with_tests(
+    slopes: Sequence[Trend], p_values: Sequence[float], adjusted: Callable[[Sequence[float]], Floats]
+) -> list[Trend]:
+    """The trends with their tests. Of a number that rises and falls the test finds what remains, which is no
+    trend unless the slope from one run to the next is the same way."""
+    own = [p if slope.one_way else max(p, 1.0) for slope, p in zip(slopes, p_values, strict=True)]
+    return [
+        replace(slope, p_value=p, p_adjusted=over_all)
+        for slope, p, over_all in zip(slopes, own, adjusted(own).tolist(), strict=True)
+    ]
+
+
 def trend(values: Sequence[float]) -> Trend:
-    """The trend of a number, oldest night first; nights without the number (NaN) are left out but keep their
+    """The slope of a number, oldest night first; nights without the number (NaN) are left out but keep their
     place.
 
-    Source: Sen 1968; Mann 1945; Kendall 1975 (variance with ties, continuity correction).
+    Source: Sen 1968.
 
     >>> trend([0.70, 0.71, 0.72, 0.73, 0.74, 0.75]).slope
     0.01
     """
     nights = [(night, value) for night, value in enumerate(values) if math.isfinite(value)]
     if not nights:
-        return Trend(0, math.nan, math.nan, math.nan, math.nan)
+        return Trend(0, math.nan, math.nan, math.nan)
     first, last = nights[0][1], nights[-1][1]
     if len(nights) < MINIMUM_NIGHTS:
-        return Trend(len(nights), first, last, math.nan, math.nan)
+        return Trend(len(nights), first, last, math.nan)
     slopes = [(b - a) / (j - i) for (i, a), (j, b) in combinations(nights, 2)]
-    slope = round(float(np.median(slopes)), 15)
-    return Trend(len(nights), first, last, slope, _mann_kendall([value for _, value in nights]))
+    slope, middle = round(float(np.median(slopes)), 15), sum(night for night, _ in nights) / len(nights)
+    line = sum((night - middle) * value for night, value in nights)
+    return Trend(len(nights), first, last, slope, slope * line > 0)
 
 
 def flapping_items(key: GroupKey, runs: Sequence[Mapping[GroupKey, ItemGroup]]) -> list[Flapping]:
@@ -110,17 +136,6 @@ def flapping_items(key: GroupKey, runs: Sequence[Mapping[GroupKey, ItemGroup]]) 
             names[place] = item_id
     found = [Flapping(names[place], "".join(course), _flips(course)) for place, course in courses.items()]
     return sorted((item for item in found if item.flips > 1), key=lambda item: (-item.flips, item.item_id))
-
-
-def _mann_kendall(values: Sequence[float]) -> float:
-    """Two-sided p-value of "no order", by the normal approximation."""
-    n = len(values)
-    score = sum(int(np.sign(b - a)) for a, b in combinations(values, 2))
-    ties = np.unique(values, return_counts=True)[1]
-    variance = (n * (n - 1) * (2 * n + 5) - int(np.sum(ties * (ties - 1) * (2 * ties + 5)))) / 18
-    if score == 0 or variance == 0:
-        return 1.0
-    return math.erfc((abs(score) - 1) / math.sqrt(2 * variance))
 
 
 def _flips(course: Sequence[str]) -> int:
@@ -204,10 +219,14 @@ def learning_curves(run: ComparedRun, known: Known) -> tuple[LearningCurve, ...]
     )
     pairs = compare_runs(run, run, matches, rules).pairs
     compared = {(pair.match.base, pair.match.candidate): pair for pair in pairs}
-    return tuple(
+    tested = drift_tests(rules.aggregation)
+    curves = [
         _curve(shared, keys, (facet, places), peaks[shared], results, compared)
         for shared, keys in series.items()
-    )
+    ]
+    p_values = [tested([run.groups[key] for key in keys], keys[-1]) for keys in series.values()]
+    tested_trends = _with_tests([curve.trend for curve in curves], p_values, adjust)
+    return tuple(replace(curve, trend=own) for curve, own in zip(curves, tested_trends, strict=True))
 
 
 def known_of_models(manifest: Mapping[str, Any]) -> Known:

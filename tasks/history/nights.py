@@ -36,7 +36,7 @@ INDEX: Final = "history/nights"
 MUTES: Final = "history/mutes"
 LOOSE_NIGHTS: Final = 16
 """So many records are read by themselves before the file of all is written anew."""
-LAST, LAST_PASSED, ROLLING = "last", "last-passed", "rolling"
+LAST, LAST_PASSED, ROLLING, FIRST = "last", "last-passed", "rolling", "first"
 
 
 class NightEvaluation(BaseModel):
@@ -314,10 +314,10 @@ STOPPED: Final = "it stopped before it had asked all items, and is no baseline; 
 def baseline_nights(store: Store, nights: Sequence[Night], baseline: str, count: int) -> list[Night]:
     """The nights that ``baseline`` names among past ones, oldest first; none if there is no such night yet.
 
-    ``last``; ``last-passed``; ``rolling``, the last ``count`` that passed; or the id of a suite's run, or of
-    a single evaluation's. Of those that passed, the night that was accepted last takes the place of all that
-    were due before it was accepted. A night that stopped before it had asked all is none of them. Raises
-    ConfigError for an id that nothing in the store has, or that of such a night.
+    ``last``; ``last-passed``; ``rolling``, the last ``count`` that passed; ``first``, the first that did; or
+    the id of a suite's run, or of a single evaluation's. Of those that passed, the night that was accepted
+    last takes the place of all that were due before it was accepted. A night that stopped before it had asked
+    all is none of them. Raises ConfigError for an id that nothing in the store has, or that of such a night.
     """
     whole = [night for night in nights if not night.stopped]
     passed = _candidates(whole)
@@ -328,6 +328,8 @@ def baseline_nights(store: Store, nights: Sequence[Night], baseline: str, count:
             return passed[-1:]
         case "rolling":
             return passed[-count:]
+        case "first":
+            return passed[:1]
     if found := [night for night in nights if night.run_id == baseline]:
         if found[0].stopped:
             raise ConfigError(f"baseline '{baseline}': {STOPPED}")
@@ -336,6 +338,7 @@ def baseline_nights(store: Store, nights: Sequence[Night], baseline: str, count:
     if baseline in runs:
         alone = (NightEvaluation(name="", run_id=baseline),)
         return [Night(suite="", run_id=baseline, started="", evaluations=alone)]
-    known = [LAST_PASSED, LAST, ROLLING, *(night.run_id for night in nights), *runs]
+    known = [LAST_PASSED, LAST, ROLLING, FIRST, *(night.run_id for night in nights), *runs]
     hint = nearest(baseline, known)
-    raise ConfigError(f"baseline '{baseline}' is neither {LAST_PASSED}, {LAST}, {ROLLING} nor a run{hint}")
+    words = f"{LAST_PASSED}, {LAST}, {ROLLING}, {FIRST}"
+    raise ConfigError(f"baseline '{baseline}' is neither {words} nor a run{hint}")

@@ -283,9 +283,9 @@ def sentence(curve: LearningCurve, several: bool) -> str:
     """Where the curve peaks, where it goes, and from where on it is worse than at its best."""
     peak = curve.points[curve.peak]
     said = [f"{_title(curve, several)}: best at {curve.facet} {peak.x:,g} ({numbers.number(peak.value)})"]
-    if curve.trend.p_value < TREND_LEVEL:
-        slope, p = numbers.signed(curve.trend.slope, peak.value), numbers.p_value(curve.trend.p_value)
-        said.append(f"from one checkpoint to the next {slope} (Mann–Kendall p = {p})")
+    if curve.trend.p_adjusted < TREND_LEVEL:
+        slope, p = numbers.signed(curve.trend.slope, peak.value), numbers.p_value(curve.trend.p_adjusted)
+        said.append(f"from one checkpoint to the next {slope} (p = {p})")
     elif len(curve.points) > 2:
         said.append("no trend that can be told from chance")
     if curve.worse is None:

@@ -142,6 +142,20 @@ def test_small_steps_add_up_against_the_anchor(night: Judge) -> None:
     assert not fallen.night.passed
 
 
+def test_the_first_night_that_passed_is_an_anchor_and_the_shipped_gate_has_it(night: Judge) -> None:
+    night(ok=False)
+    first = night(anchor="first")
+    nights = [night(wrong=range(3 * step), margin=0.01, anchor="first") for step in range(1, 9)]
+    fallen = next(judged for judged in nights if judged.outcome == "worse")
+    assert fallen.anchored is not None
+    assert first.night.run_id in str(fallen.anchored.base) or fallen.anchored.base == "first"
+    assert "against the anchor first" in headline(fallen)
+    shipped = Path(__file__).parents[2] / "deployments/suites/nightly.yaml"
+    gate = load_suite(shipped).gate
+    assert gate is not None
+    assert gate.anchor == "first"
+
+
 def test_an_anchor_that_is_not_there_is_refused_before_the_night(tmp_path: Path) -> None:
     suite = load_suite(suite_file(tmp_path, gate={"anchor": "yesteryear"}))
     with pytest.raises(ConfigError, match="'yesteryear'"):

@@ -83,7 +83,7 @@ def test_a_sweep_that_rises_has_a_trend_and_no_worse_checkpoint(tmp_path: Path) 
     assert curve.trend.slope == pytest.approx(0.05)
     context = learning_context([curve])
     assert context is not None
-    assert "from one checkpoint to the next +0.0500 (Mann–Kendall p = " in context["sentences"][0][0]
+    assert "from one checkpoint to the next +0.0500 (p = " in context["sentences"][0][0]
 
 
 def test_one_checkpoint_is_no_curve(tmp_path: Path) -> None:
