@@ -1,10 +1,12 @@
-"""What the intervals cover: ``python -m bench.coverage`` prints the table of docs/statistics.md.
+"""What the intervals cover: ``python -m bench.coverage [ROUNDS [FAMILY …]]`` prints the table of
+docs/statistics.md.
 
 Each setting draws data sets with a fixed seed, asks for the default interval of each, and looks whether the
 truth lies inside. ``make test-slow`` holds the bounds.
 """
 
 import math
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from statistics import NormalDist
@@ -480,6 +482,69 @@ def _copies(n: int) -> Setting:
     return Setting("BLEU", f"97 % exact copies, n {n}", bleu, draw, truth, rounds=1_000, discrete=True)
 
 
+def edges() -> Iterator[Setting]:
+    """Columns that happen to lie between 0 and 1, corpora of few short texts, runaway outputs, percentiles
+    beyond the items."""
+    for n in (5, 8, 15, 42):
+        yield Setting(
+            "undeclared column", f"lognormal, mean 0.3, n {n}", MEAN,
+            _numbers(lambda rng, s: np.exp(rng.normal(math.log(0.3) - 0.32, 0.8, s)), n), 0.3, rounds=2_000,
+        )  # fmt: skip
+        yield _short_texts(n)
+    for n in (42, 200):
+        yield _runaway_bleu(n)
+        for name, factor in (("wer", 1.0), ("ter", 100.0)):
+
+            def errors(rng: Rng, shape: Any) -> tuple[Floats, Floats]:
+                words = rng.integers(5, 30, shape)
+                extra = np.where(rng.random(shape) < 0.03, rng.integers(100, 300, shape), 0)
+                return (rng.binomial(words, 0.1) + extra).astype(np.float64), words.astype(np.float64)
+
+            yield Setting(
+                name.upper(), f"3% runaway outputs, n {n}", build_aggregation(name), _pairs(errors, n),
+                factor * (1.7 + 0.03 * 199.5) / 17, rounds=2_000,
+            )  # fmt: skip
+    for n in (5, 15, 100):
+        yield Setting(
+            "percentile@95", f"exponential, n {n}", build_aggregation("percentile@95"),
+            _values(lambda rng, s: rng.exponential(1, s), n), math.log(20), discrete=True, rounds=2_000,
+        )  # fmt: skip
+
+
+def _short_texts(n: int) -> Setting:
+    """BLEU of texts of one to four words."""
+    shares = np.array([0.8, 0.7, 0.6, 0.5])
+
+    def draw(rng: Rng, count: int) -> Iterator[tuple[Any, Any, Any]]:
+        for _ in range(count):
+            length = rng.integers(1, 5, n)
+            possible = np.stack([np.maximum(length - order, 0) for order in range(4)], axis=1)
+            matched = rng.binomial(possible, shares)
+            yield np.column_stack([length, length, matched, possible]).astype(np.float64), None, None
+
+    truth = 100 * float(np.exp(np.log(shares).mean()))
+    return Setting("BLEU", f"1 to 4 words, n {n}", build_aggregation("bleu"), draw, truth, rounds=1_000)
+
+
+def _runaway_bleu(n: int) -> Setting:
+    """BLEU of usual texts of which 3 % go on for 100 to 299 words more."""
+    shares, chance = np.array([0.7, 0.5, 0.4, 0.3]), 0.03
+
+    def draw(rng: Rng, count: int) -> Iterator[tuple[Any, Any, Any]]:
+        for _ in range(count):
+            length = rng.integers(10, 40, n)
+            possible = np.stack([length - order for order in range(4)], axis=1)
+            matched = rng.binomial(possible, shares)
+            extra = np.where(rng.random(n) < chance, rng.integers(100, 300, n), 0)
+            table = [length + extra, length, matched, possible + extra[:, None]]
+            yield np.column_stack(table).astype(np.float64), None, None
+
+    usual = 24.5 - np.arange(4)
+    precisions = shares * usual / (usual + chance * 199.5)
+    truth = 100 * float(np.exp(np.log(precisions).mean()))
+    return Setting("BLEU", f"3% runaway outputs, n {n}", build_aggregation("bleu"), draw, truth, rounds=1_000)
+
+
 def _own(function: Callable[[Any], float]) -> Aggregation:
     return build_aggregation("own.py:fn", None, lambda _: lambda values: function(np.asarray(values)))
 
@@ -501,7 +566,7 @@ def own_functions() -> Iterator[Setting]:
 
 FAMILIES = (
     shares, repeats, passes, clusters, uneven_clusters, crossed_clusters, grades, texts, error_rates,
-    likelihoods, numbers, quantiles, classes, near_bounds, own_functions,
+    likelihoods, numbers, quantiles, classes, near_bounds, edges, own_functions,
 )  # fmt: skip
 
 
@@ -522,4 +587,6 @@ def table(measured: list[Coverage]) -> str:
 
 
 if __name__ == "__main__":
-    print(table([measure(setting) for setting in settings()]), flush=True)
+    rounds, families = int(sys.argv[1]) if sys.argv[1:] else None, sys.argv[2:]
+    chosen = [one for family in FAMILIES if not families or family.__name__ in families for one in family()]
+    print(table([measure(replace(one, rounds=rounds or one.rounds)) for one in chosen]), flush=True)

@@ -54,6 +54,12 @@ def tables(rng: Rng) -> Iterator[tuple[str, Aggregation, Any]]:
     yield "own function", own, rng.exponential(1, (2, ITEMS))
 
 
+def _column(run: Any, sums: bool) -> ItemColumn:
+    if isinstance(run, list):
+        return ItemColumn(np.zeros(len(run)), values=run)
+    return ItemColumn(run[:, 0] if sums else run, run if sums else None)
+
+
 def calls() -> Iterator[tuple[str, Callable[[], Any]]]:
     """What is timed, by name."""
     rng = np.random.default_rng(1)
@@ -62,7 +68,7 @@ def calls() -> Iterator[tuple[str, Callable[[], Any]]]:
     for name, aggregation, runs in tables(rng):
         sums = aggregation.kind == "sums"
         given = (runs[0], None) if sums else (None, runs[0])
-        columns = [ItemColumn(run[:, 0] if sums else run, run if sums else None) for run in runs]
+        columns = [_column(run, sums) for run in runs]
         for called, groups in (("", None), (", clustered", clusters), (", crossed", ways)):
             yield (
                 f"{name}{called}: error bar",

@@ -139,13 +139,14 @@ def _pair_power(
         share = ASSUMED if asked.differ is None else asked.differ
         known = _Known.of_total(share, 1, 1.0, f"{ASSUMES}: {share:.0%} of the items differ")
     spreads = known.greedy(samples) if greedy else known.spreads
-    decides = max(one.margin(asked.items, samples, asked.alpha, asked.power) for one in spreads)
+    answers = 1 if greedy else samples
+    decides = max(one.margin(asked.items, answers, asked.alpha, asked.power) for one in spreads)
     finds = max(
-        one.loss_found(asked.margin, asked.items, samples, asked.alpha, asked.power) for one in spreads
+        one.loss_found(asked.margin, asked.items, answers, asked.alpha, asked.power) for one in spreads
     )
     source = known.source
     designs = tuple(
-        _design(spreads, count, asked, _cost_each(config, name, history.runs))
+        _design(spreads, (count, 1 if greedy else count), asked, _cost_each(config, name, history.runs))
         for count in sorted({*SAMPLES, samples})
     )
     return PairPower(
@@ -167,8 +168,10 @@ def _same_request(samples: int) -> str:
     return f"{samples} samples at temperature 0 are {samples} times the same request: they say what one says"
 
 
-def _design(spreads: Sequence[PairSpread], samples: int, asked: Asked, each: "_Each") -> Design:
-    found = [one.items_for(asked.margin, samples, asked.alpha, asked.power) for one in spreads]
+def _design(spreads: Sequence[PairSpread], counts: tuple[int, int], asked: Asked, each: "_Each") -> Design:
+    """Of so many samples, and so many answers of their own among them."""
+    samples, answers = counts
+    found = [one.items_for(asked.margin, answers, asked.alpha, asked.power) for one in spreads]
     known = [items for items in found if items is not None]
     fewest = min(known, default=None)
     if len(known) < len(found):

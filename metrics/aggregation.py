@@ -53,7 +53,7 @@ class Aggregation:
     per-sample values of a ``process_results`` function into ``Scores`` where those are not plain numbers.
     ``tabulate`` turns values into statistics after all, once all are known, with the aggregation of those;
     ``merge`` averages the values of repeats. ``rule`` is the way to the standard error (None: the jackknife
-    of sums, the bootstrap of values), ``bounds`` are the ends of the value's range, ``weight`` the column
+    of sums, the bootstrap of values), ``bounds`` are the ends of the value's range, ``weight`` the columns
     that items weigh by in a ratio of sums, ``proportional`` says that the value lies among the items' own
     numbers, as a weighted mean does, ``function`` a user's own. ``inner`` is a matrix (k, j) to fewer sums
     that decide the value, and the aggregation of these, which resamples then need not carry all of.
@@ -72,7 +72,7 @@ class Aggregation:
     rule: ErrorRule | None = None
     bounds: tuple[float, float] = (-math.inf, math.inf)
     leaves_out: Callable[[Floats], int] | None = None  # items (n, k) that do not count, for whoever reads it
-    weight: int | None = None
+    weight: tuple[int, ...] | None = None
     proportional: bool = False
     parameters: Mapping[str, Any] = field(default_factory=dict)
     function: Callable[..., Any] | None = None  # the user's own, for keys

@@ -147,7 +147,7 @@ def weighted_mean() -> Aggregation:
         "weighted_mean",
         k=2,
         compute=_ratio,
-        weight=1,
+        weight=(1,),
         read=_read_pairs("weighted_mean", _ratio),
         proportional=True,
     )
@@ -168,7 +168,7 @@ def weighted_perplexity() -> Aggregation:
         compute=_weighted_perplexity,
         point=_weighted_perplexity_of,
         read=_read_pairs("weighted_perplexity", _weighted_perplexity),
-        weight=1,
+        weight=(1,),
         bounds=(0.0, math.inf),
     )
 
@@ -183,7 +183,7 @@ def weighted_perplexity() -> Aggregation:
 def bits_per_byte() -> Aggregation:
     """-Σa / Σb / ln 2 over pairs (log-likelihood in nats, number of bytes)."""
     return Aggregation(
-        "bits_per_byte", k=2, compute=_bits, weight=1, read=_read_pairs("bits_per_byte", _bits)
+        "bits_per_byte", k=2, compute=_bits, weight=(1,), read=_read_pairs("bits_per_byte", _bits)
     )
 
 

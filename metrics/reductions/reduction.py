@@ -215,9 +215,11 @@ def _averaged(reduction: Reduction, repeats: Repeats) -> Reduced:
 def _merged_values(reduction: Reduction, scored: Repeats) -> list[Any]:
     assert scored.values is not None
     merge = reduction.aggregation.merge if reduction.aggregation is not None else None
-    if int(scored.counts.max(initial=0)) > 1 and reduction.aggregation is not None:
+    aggregation = reduction.aggregation
+    averaged = aggregation is not None and (merge is None or aggregation.function is not None)
+    if averaged and aggregation is not None and int(scored.counts.max(initial=0)) > 1:
         warn_once(
-            f"aggregation {reduction.aggregation.name!r} got several repeats of an item and takes their "
+            f"aggregation {aggregation.name!r} got several repeats of an item and takes their "
             "mean, or the first where they are not numbers"
         )
     merged: list[Any] = []

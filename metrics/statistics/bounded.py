@@ -41,7 +41,7 @@ def bounded_interval(sampled: Sampled, stderr: float, by_cells: bool = False) ->
         least=min(1.0, units),
     )
     level = sampled.options.ci_level
-    ends = _near_bounds(share.value, share.size(level), level)
+    ends = near_bounds(share.value, share.size(level), level)
     # Rounding may carry the value itself a hair beyond.
     return min(low + width * ends[0], sampled.value), max(low + width * ends[1], sampled.value)
 
@@ -52,7 +52,8 @@ def _own_values(sampled: Sampled) -> Floats:
 
 
 def _range(sampled: Sampled, own: Floats) -> tuple[float, float] | None:
-    """The ends of the number; of a ratio that does not say, 0 to 1 where all units lie there and differ."""
+    """The ends of the number; of a ratio that does not say, 0 to 1 where all units are right or wrong, and
+    both occur."""
     low, high = sampled.aggregation.bounds
     known = own[np.isfinite(own)]
     if not len(known):
@@ -61,7 +62,7 @@ def _range(sampled: Sampled, own: Floats) -> tuple[float, float] | None:
     if math.isfinite(low) and math.isfinite(high):
         return (low, high) if low < high and low - _ROUNDING <= least and most <= high + _ROUNDING else None
     unknown = math.isinf(low) and math.isinf(high) and sampled.aggregation.proportional
-    return (0.0, 1.0) if unknown and 0 <= least < most <= 1 else None
+    return (0.0, 1.0) if unknown and least < most and bool(((known == 0) | (known == 1)).all()) else None
 
 
 def _weights(sampled: Sampled) -> Floats:
@@ -114,7 +115,7 @@ def _degrees(sampled: Sampled, shape: Shape, units: float) -> float:
     return max(min(shape.degrees, units - 1), 1.0)
 
 
-def _near_bounds(share: float, size: float, level: float) -> tuple[float, float]:
+def near_bounds(share: float, size: float, level: float) -> tuple[float, float]:
     """Wilson's ends, with the exact one beside one to three exceptions."""
     low, high = wilson(share, size, level)
     right, wrong = share * size, (1 - share) * size

@@ -17,9 +17,10 @@ import numpy as np
 
 from metrics.aggregation import Aggregation
 from metrics.errors import ConfigError
+from metrics.statistics.bounded import near_bounds
 from metrics.statistics.clusters import counts, few_clusters, numbered
 from metrics.statistics.formulas import Sampled, Spread
-from metrics.statistics.intervals import normal_quantile, student_quantile, wilson
+from metrics.statistics.intervals import Bounded, student_quantile
 from metrics.statistics.rules import METHODS, rule_of
 from metrics.types import Estimate, Floats, Ints, Values
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from metrics.config import StatisticsConfig
 
 _ROUNDING = 1e-9
+_STUDENTS = "closed form"  # how the error of a mean without a range is found
 _POINT = 1e-12  # of an end: an interval that rounding alone makes
 
 
@@ -207,15 +209,31 @@ def group_aggregate(
 def _share(
     value: float, members: Sequence[Estimate], weights: Sequence[float], level: float
 ) -> tuple[float, float]:
-    """Wilson's interval of a mean of shares, at the size that their own intervals amount to: these have a
-    width where the standard error is 0. Of members that are all right, or all wrong, as many items as there
-    are, allowing for the weights."""
-    z = normal_quantile(level)
+    """Wilson's interval of a mean of shares, at the size that their standard errors amount to together: of
+    few items each one's own is little known, and all of them are. Of members that are all right, or all
+    wrong, as many items as there are, allowing for the weights."""
     pairs = list(zip(weights, members, strict=True))
-    variance = math.fsum((w * (member.ci_high - member.ci_low) / (2 * z)) ** 2 for w, member in pairs)
     items = 1 / math.fsum(w * w / member.n_items for w, member in pairs)
-    spread = value * (1 - value)
-    return wilson(value, spread / variance if 0 < value < 1 else items, level)
+    share = Bounded(
+        value=min(max(value, 0.0), 1.0),
+        variance=math.fsum((w * member.stderr) ** 2 for w, member in pairs),
+        units=items,
+        degrees=_together(weights, members),
+        extreme=1.0,
+        least=1.0,
+    )
+    return near_bounds(share.value, share.size(level), level)
+
+
+def _together(weights: Sequence[float], members: Sequence[Estimate]) -> float:
+    """Degrees of freedom of the weighted sum's standard error (Welch and Satterthwaite)."""
+    parts = [
+        ((w * member.stderr) ** 2, max(member.n_items - 1, 1))
+        for w, member in zip(weights, members, strict=True)
+    ]
+    noise = math.fsum(part**2 / degrees for part, degrees in parts)
+    total = math.fsum(part for part, _ in parts)
+    return max(total**2 / noise, 1.0) if noise > 0 else math.fsum(degrees for _, degrees in parts)
 
 
 def _recovered(
@@ -225,12 +243,19 @@ def _recovered(
     0 and end where their range ends.
 
     Source: Zou and Donner 2008, Construction of confidence limits about effect measures (MOVER). A member
-    without an interval has Student's.
+    without an interval has Student's. Each reaches as far as its own few degrees of freedom ask for, and the
+    sum has those of all members: their ends are brought back by the ratio of the quantiles, those of numbers
+    without a range to as many standard errors as the sum's degrees ask for.
     """
     below, above = 0.0, 0.0
+    together = student_quantile(level, _together(weights, members))
     for weight, member in zip(weights, members, strict=True):
-        reach = student_quantile(level, max(member.n_items - 1, 1)) * member.stderr
-        ends = (member.value - member.ci_low, member.ci_high - member.value)
+        reach, half = together * member.stderr, (member.ci_high - member.ci_low) / 2
+        if member.stderr_method.startswith(_STUDENTS) and half > 0:
+            scale = min(reach / half, 1.0)
+        else:
+            scale = min(together / student_quantile(level, max(member.n_items - 1, 1)), 1.0)
+        ends = (scale * (member.value - member.ci_low), scale * (member.ci_high - member.value))
         down, up = ends if all(map(math.isfinite, ends)) else (reach, reach)
         below, above = below + (weight * down) ** 2, above + (weight * up) ** 2
     return value - math.sqrt(below), value + math.sqrt(above)

@@ -38,8 +38,10 @@ if TYPE_CHECKING:
 
 _UNKNOWN = (-math.inf, math.inf)
 FEW_UNITS = 15
-_FEW_WEIGHTS = 35
+_FEW_WEIGHTS = 38
+_FEW_DEGREES = 8  # of a standard error that a few runaway outputs make
 _NEARLY = 1.4  # times its tail an end may be passed: five items' extremes hold the median with .94
+_BEYOND = 1.05  # times the whole that a part may be by chance
 _PROPORTIONS: dict[str, Callable[[float, float, float], tuple[float, float]]] = {
     "clopper_pearson": clopper_pearson,
     "jeffreys": jeffreys,
@@ -156,13 +158,15 @@ def mean_error(sampled: Sampled) -> Spread:
 
 def _range(sampled: Sampled) -> tuple[float, float]:
     """The numbers that an item can have: the metric's own; of a metric that does not say, 0 to 1 where all
-    of them lie there and are not all alike."""
+    of them are right or wrong, or means of samples that are, and not all alike. Numbers that happen to lie
+    between have no range."""
     known = sampled.aggregation.bounds
     if known != _UNKNOWN:
         return known
     means = sampled.table[:, 0] / sampled.sizes
     low, high = float(means.min()), float(means.max())
-    return (0.0, 1.0) if 0 <= low < high <= 1 else _UNKNOWN
+    counted = 0 <= low < high <= 1 and math.isfinite(_most(sampled, 0.0, 1.0))
+    return (0.0, 1.0) if counted else _UNKNOWN
 
 
 def _bounded_mean(sampled: Sampled, low: float, high: float) -> Spread:
@@ -234,30 +238,35 @@ def _skewed(sampled: Sampled, influence: Floats, method: str, stderr: float | No
     if not math.isfinite(stderr):
         return Spread(stderr, method, -math.inf, math.inf)
     low, high = skewed(sampled.value, stderr, shape, sampled.options.ci_level)
-    return Spread(stderr, method, low, high, _few_units(sampled))
+    return Spread(stderr, method, low, high, _few_units(sampled, shape))
 
 
-def _few_units(sampled: Sampled) -> str | None:
+def _equal_units(column: Floats) -> float:
+    weights = np.abs(column)
+    return effective_units(weights) if weights.any() else math.inf
+
+
+def _few_units(sampled: Sampled, shape: Shape) -> str | None:
     """A doubt where rare large numbers may be missing from the sample; no formula sees what is not there."""
     low, high = sampled.aggregation.bounds
-    if math.isfinite(low) and math.isfinite(high):
+    weight, known = sampled.aggregation.weight, math.isfinite(low) and math.isfinite(high)
+    if known and (weight is None or sampled.aggregation.proportional):
         return None
     kind = "clusters" if sampled.clustered else "items"
     if sampled.few_clusters:
         return None  # said whatever the interval is
-    if sampled.independent < FEW_UNITS:
+    if sampled.independent < FEW_UNITS and weight is None:
         return (
             f"only {sampled.independent} {kind}: the interval holds for numbers without rare large ones; "
             f"{FEW_UNITS} and more are safer"
         )
-    weight = sampled.aggregation.weight
     if weight is None:
         return None
-    weights = np.abs(sampled.table[:, weight])
-    squares = float(weights @ weights)
-    size = float(weights.sum()) ** 2 / squares if squares > 0 else math.inf
+    size = min(_equal_units(sampled.table[:, column]) for column in weight)
     if size >= _FEW_WEIGHTS:
-        return None
+        decisive = shape.degrees < _FEW_DEGREES
+        said = f"a few {kind} make most of the error bar: leaving one out says that others like them decide"
+        return said if decisive else None
     return (
         f"the {sampled.units} {kind} weigh as {size:.0f} equal ones: a single long or runaway one may decide "
         f"the value, and the interval does not know of those unseen; {_FEW_WEIGHTS} and more are safer"
@@ -267,7 +276,8 @@ def _few_units(sampled: Sampled) -> str | None:
 def variance_components(means: Floats, repeats: Floats, stderr: float) -> tuple[float, float] | None:
     """The standard error that endless repeats of the same items would leave, and that of the repeats alone;
     their squares add up to ``stderr`` squared. None unless each of the n ``means`` is of at least two
-    ``repeats`` of 0 or 1.
+    ``repeats`` of 0 or 1, and where repeats alone spread more than ``stderr``, as within clusters that err
+    against each other: samples and items are no parts of such an error.
 
     More repeats divide the square of the second by as much, more items that of both (Miller 2024).
     """
@@ -276,6 +286,9 @@ def variance_components(means: Floats, repeats: Floats, stderr: float) -> tuple[
     if len(means) < 2 or not whole or repeats.min() < 2:
         return None
     sampling = math.sqrt(float((means * (1 - means) / (repeats - 1)).sum())) / len(means)
+    if sampling > _BEYOND * stderr:
+        return None
+    sampling = min(sampling, stderr)
     return math.sqrt(max(stderr**2 - sampling**2, 0.0)), sampling
 
 

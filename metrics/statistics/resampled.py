@@ -225,7 +225,7 @@ class _Swapped:
             None if base is None or candidate is None else [*base, *candidate],
         )
         if table is None:
-            return cls()
+            return cls(_swapped_values(aggregation, runs, groups, options))
         n = len(table) // 2
         moved = (table[n:] - table[:n]) @ adding.gradient(table.sum(axis=0), float(len(table)))
         if not np.isfinite(moved).all():
@@ -241,6 +241,37 @@ class _Swapped:
             float((fewest == 0).mean()),
             float(fewest.sum()),
         )
+
+
+def _swapped_values(
+    aggregation: Aggregation,
+    runs: "Sequence[RunColumn]",
+    groups: Ints | None,
+    options: "StatisticsConfig",
+) -> float:
+    """The p-value of a function of few values where each unit's runs change places at random: resamples of
+    few items know too little of a percentile. 0 of many, and where the function has no such number."""
+    (_, base), (_, candidate) = runs
+    n = _length(runs)
+    units = np.arange(n) if groups is None else wider(groups)
+    if base is None or candidate is None or int(units.max()) >= _FEW_VALUES:
+        return 0.0
+    rng = np.random.default_rng(options.seed)
+    plain = isinstance(base, np.ndarray) and isinstance(candidate, np.ndarray)
+    both: Values = np.concatenate([base, candidate]) if plain else [*base, *candidate]
+    rows, found = np.arange(n), []
+    for draw in range(MAX_ITEM_DRAWS + 1):
+        turned = (rng.random(int(units.max()) + 1) < 0.5)[units] if draw else np.zeros(n, dtype=bool)
+        try:
+            first, second = (
+                aggregation.of_values(_taken(both, np.where(turned == other, rows, rows + n)))
+                for other in (False, True)
+            )
+        except MetricError:
+            return 0.0
+        found.append(abs(second - first))
+    moved = np.array(found)
+    return float((moved >= moved[0] - 1e-9 * moved.max()).mean())
 
 
 def _influence_of_difference(
@@ -278,6 +309,7 @@ def _length(runs: "Sequence[RunColumn]") -> int:
     return len(statistics) if statistics is not None else len(values if values is not None else ())
 
 
+_FEW_VALUES = 200  # units up to which runs change places in a function of values, one after the other
 RunColumn = tuple[Floats | None, Values | None]  # statistics, values
 
 

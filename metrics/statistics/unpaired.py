@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 UNPAIRED = "the runs do not have the same items: compared as two samples of items, which finds less"
 _STEPS = 40
+_FEW = 30
 Runs = tuple[ItemColumn, ItemColumn]
 Groups = tuple[Ints | None, Ints | None]
 
@@ -239,8 +240,21 @@ def _by_welch(
         shift_mde(stderr, degrees, 0.0, 1.0, 1 - options.ci_level),
         ends,
         chance,
-        "; ".join(dict.fromkeys(one.warning for one in made if one.warning)) or None,
+        "; ".join(dict.fromkeys([*(one.warning for one in made if one.warning), *_few(runs, groups)]))
+        or None,
     )
+
+
+def _few(runs: Runs, groups: Groups) -> list[str]:
+    """A doubt where a run is small: the skewness of two runs cancels only where they are alike in size."""
+    units = [len(run) if own is None else min(counts(own)) for run, own in zip(runs, groups, strict=True)]
+    if min(units) >= _FEW:
+        return []
+    kind = "items" if all(own is None for own in groups) else "clusters"
+    return [
+        f"only {min(units)} {kind} in a run: the test holds for numbers without rare large ones; {_FEW} and "
+        "more are safer"
+    ]
 
 
 def _shape(

@@ -108,6 +108,7 @@ def bleu_aggregation(
         point=bleu_point(max_ngram_order, smooth_method, smooth_value, effective_order),
         read=read,
         bounds=(0.0, 100.0),
+        weight=(1, *range(2 + max_ngram_order, 2 + 2 * max_ngram_order)),
     )
 
 

@@ -121,6 +121,7 @@ def chrf_aggregation(
         compute=f_score(orders, beta, eps_smoothing),
         read=read,
         bounds=(0.0, 100.0),
+        weight=(0, 1),
     )
 
 

@@ -213,6 +213,7 @@ def _of_items(
     return rate * (1 - rate) / bounded_share(sampled, *VERDICTS).size(level), shape.degrees
 
 
+_CLEARLY = 5.0  # standard errors of informedness, by simulation: bench/judges.py
 CORRECTED_RATE = "corrected_rate"
 CALIBRATED = "calibration"
 """``stderr_method`` of a corrected rate."""
@@ -307,6 +308,19 @@ class Calibration:
             "more human verdicts or a better judge would do"
         )
 
+    @property
+    def hardly_better(self) -> str | None:
+        """A warning where a judge is told from one that guesses, and barely: among calibrations of a weak
+        judge these are the lucky ones, and the interval is too narrow."""
+        q1, q0 = self.smoothed
+        if q0 + q1 - 1 > _CLEARLY * sum(self.noise) ** 0.5:
+            return None
+        return (
+            "the judge is hardly better than chance on the calibration (sensitivity "
+            f"{self.sensitivity:.2f} of {self.right}, specificity {self.specificity:.2f} of {self.wrong}): "
+            "the interval is a rough guide; more human verdicts or a better judge would do"
+        )
+
     def corrected(self, rate: Floats | float) -> Floats:
         """The true rate behind a judged one, within 0 and 1; NaN where ``doubt`` says why."""
         if self.doubt:
@@ -357,7 +371,7 @@ def corrected_estimate(
     units = n if groups is None else min(counts(groups))
     if groups is not None and units < 2:
         return Estimate(value, np.nan, "none", np.nan, np.nan, n, "one cluster has no spread")
-    few = few_clusters(groups)
+    few = "; ".join(filter(None, (calibration.hardly_better, few_clusters(groups)))) or None
     z = normal_quantile(level)
     size = _effective_size(positives, rate, groups, level)
     p, n_p = (size * rate + z * z / 2) / (size + z * z), size + z * z

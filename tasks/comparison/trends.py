@@ -42,7 +42,7 @@ class Trend:
     first: float
     last: float
     slope: float
-    one_way: bool = False  # the straight line through all numbers goes where the slope goes
+    one_way: bool = False  # in three of four pairs of nights, at least, the later is the lower, or the higher
     p_value: float = math.nan
     p_adjusted: float = math.nan
 
@@ -86,7 +86,7 @@ def _with_tests(
     slopes: Sequence[Trend], p_values: Sequence[float], adjusted: Callable[[Sequence[float]], Floats]
 ) -> list[Trend]:
     """The trends with their tests. Of a number that rises and falls the test finds what remains, which is no
-    trend unless the slope from one run to the next is the same way."""
+    trend."""
     own = [p if slope.one_way else max(p, 1.0) for slope, p in zip(slopes, p_values, strict=True)]
     return [
         replace(slope, p_value=p, p_adjusted=over_all)
@@ -110,9 +110,9 @@ def trend(values: Sequence[float]) -> Trend:
     if len(nights) < MINIMUM_NIGHTS:
         return Trend(len(nights), first, last, math.nan)
     slopes = [(b - a) / (j - i) for (i, a), (j, b) in combinations(nights, 2)]
-    slope, middle = round(float(np.median(slopes)), 15), sum(night for night, _ in nights) / len(nights)
-    line = sum((night - middle) * value for night, value in nights)
-    return Trend(len(nights), first, last, slope, slope * line > 0)
+    rising = int(np.sign(slopes).sum())
+    one_way = abs(rising) >= len(slopes) / 2
+    return Trend(len(nights), first, last, round(float(np.median(slopes)), 15), one_way)
 
 
 def flapping_items(key: GroupKey, runs: Sequence[Mapping[GroupKey, ItemGroup]]) -> list[Flapping]:

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,18 @@ import pyarrow as pa
 import pytest
 
 from flows.power import main
-from metrics.statistics.gate import PairSpread
+from metrics.aggregation import build_aggregation
+from metrics.config import StatisticsConfig
+from metrics.statistics.comparison import compare_items
+from metrics.statistics.differences import ItemColumn
+from metrics.statistics.formulas import variance_components
+from metrics.statistics.gate import PairSpread, decide
 from tasks.history.layout import record_run
 from tasks.store.schemas import ITEM_ROWS, RESULTS
 from tasks.store.storage import Store
 
 ITEMS = 200
+SHARE = replace(build_aggregation("mean"), bounds=(0.0, 1.0))
 PAIR = {"benchmark": "sums", "filter": "none", "metric": "exact_match", "reduction": "mean", "label": None,
         "facets": json.dumps({"model_name": "own"})}  # fmt: skip
 
@@ -258,3 +265,52 @@ def test_without_the_responses_the_counts_of_the_manifest_decide(
     assert sized(tmp_path, capsys)["source"] == "from half, as if another run were unrelated"
     recorded(store, "own", right, 4.0)
     assert sized(tmp_path, capsys)["source"] == f"from {ITEMS} items of half and own"
+
+
+def _answers(rng: np.random.Generator, chance: Any, samples: int, temperature: float) -> Any:
+    """The mean of each item's samples: drawn one by one, or at temperature 0 one answer, of which a tenth of
+    the items' are drawn anew from run to run."""
+    if temperature:
+        return rng.binomial(samples, chance) / samples
+    anew = rng.random(len(chance)) < 0.1
+    return np.where(anew, rng.random(len(chance)) < 0.5, chance > 0.4).astype(np.float64)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+@pytest.mark.parametrize("samples", [1, 4, 16])
+def test_planned_designs_keep_their_promise(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], samples: int, temperature: float
+) -> None:
+    rng, margin, known = np.random.default_rng(100 + samples), 0.05, 4000
+    chance, store = rng.beta(0.6, 0.4, known), Store(str(tmp_path / "store"))
+    for started, run_id in enumerate(("before", "now"), start=1):
+        means = _answers(rng, chance, samples, temperature)
+        stderr = float(means.std(ddof=1)) / known**0.5
+        parts = variance_components(means, np.full(known, float(samples)), stderr)
+        said = {} if parts is None else {"stderr_items": parts[0], "stderr_sampling": parts[1]}
+        recorded(store, run_id, means, float(started), **{"n_samples": known * samples} | said)
+    file = config(tmp_path, sample_params={"num_samples": samples, "temperature": temperature})
+    (pair,) = planned(capsys, file, "--store", store.uri, "--margin", margin)["pairs"]
+    for design in pair["designs"]:
+        if design["samples"] not in (1, 4, 16):
+            continue
+        if samples == 1 and temperature and design["samples"] > 1:
+            assert design["fewest"] < design["items"]  # nothing has said what more samples take away
+            continue
+        passed = _passed(rng, design, temperature, margin)
+        assert 0.75 - 0.05 <= passed <= 0.9 + 0.05, (design, passed)
+
+
+def _passed(rng: np.random.Generator, design: Any, temperature: float, margin: float) -> float:
+    """How often the gate passes runs of that design that are as good as each other; 300 rounds."""
+    verdicts, options = [], StatisticsConfig(bootstrap_iters=1000)
+    for _ in range(300):
+        own = rng.beta(0.6, 0.4, design["items"])
+        runs = [_answers(rng, own, design["samples"], temperature) for _ in range(2)]
+        columns = [ItemColumn(run, run.reshape(-1, 1)) for run in runs]
+        found = compare_items(SHARE, columns[0], columns[1], None, options)
+        verdicts.append(decide(found, margin, 0.05).verdict == "pass")
+    share = float(np.mean(verdicts))
+    print(f"{design['samples']} samples at {temperature}: {design['items']} items pass {share:.3f}")
+    return share

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench.coverage import SHARE, Setting, measure, settings
+from bench.coverage import SHARE, Setting, edges, measure, settings
 from metrics.aggregation import Aggregation, build_aggregation
 from metrics.config import StatisticsConfig
 from metrics.statistics.comparison import compare_items
@@ -45,7 +45,7 @@ SETTINGS = settings()
 def test_default_intervals_cover_or_warn(setting: Setting) -> None:
     found = measure(setting)
     assert found.holds or found.relies_on_warning, found
-    assert not found.relies_on_warning or setting in WARNED
+    assert not found.relies_on_warning or setting in WARNED or (setting.family, setting.name) in AT_THE_EDGES
     if setting.benign:
         assert found.warned <= 0.01
 
@@ -55,7 +55,12 @@ MAY_WARN = {
     ("weighted_perplexity", "30"), ("own function", "5"), ("own function", "10"), ("mean of numbers", "10"),
     ("F1", "50"), ("F1", "100"),
 }  # fmt: skip
-WARNED = [one for one in SETTINGS if (one.family, one.name.rpartition("n ")[2]) in MAY_WARN]
+AT_THE_EDGES = {(one.family, one.name) for one in edges()}
+WARNED = [
+    one
+    for one in SETTINGS
+    if (one.family, one.name.rpartition("n ")[2]) in MAY_WARN and (one.family, one.name) not in AT_THE_EDGES
+]
 
 
 def test_few_settings_rely_on_a_warning() -> None:

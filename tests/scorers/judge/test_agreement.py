@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metrics.errors import ConfigError, MetricError
+from metrics.reductions.reduction import Repeats, build_reduction, reduce_repeats
 from scorers.judge.calibration import krippendorff_alpha
 
 PROPERTY = settings(deadline=None, derandomize=True, max_examples=60)
@@ -84,3 +86,13 @@ def test_unknown_level_and_another_shape_are_refused():
         krippendorff_alpha(level="ordinal")
     with pytest.raises(MetricError, match="list of units a sample, and sample 0"):
         krippendorff_alpha().scores([1.0])
+
+
+def test_repeats_of_verdicts_are_units_of_their_own_and_nothing_warns_of_means() -> None:
+    alpha = krippendorff_alpha()
+    values = [[[1.0, 1.0]], [[1.0, 0.0]], [[0.0, 0.0]], [[0.0, 0.0]]]
+    repeats = Repeats(
+        np.zeros(4), np.ones(4, np.bool_), np.zeros(4, np.int64), np.array([0, 2, 4]), values=values
+    )
+    (reduced,) = reduce_repeats(replace(build_reduction("mean"), aggregation=alpha), repeats)
+    assert reduced.values == [[[1.0, 1.0], [1.0, 0.0]], [[0.0, 0.0], [0.0, 0.0]]]

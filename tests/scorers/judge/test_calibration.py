@@ -94,8 +94,8 @@ def test_no_items_have_no_rate():
 def test_interval_lies_within_zero_and_one_and_in_order(positive, found, rejected):
     calibration = Calibration(10, found, 10, rejected)
     estimate = corrected_estimate(calibration, verdicts(positive, 50), None, 0.95)
-    if estimate.warning:
-        assert "no better than chance" in estimate.warning
+    if calibration.doubt:
+        assert "no better than chance" in str(estimate.warning)
         assert np.isnan([estimate.value, estimate.ci_low, estimate.ci_high]).all()
         return
     assert 0 <= estimate.ci_low <= estimate.value <= estimate.ci_high <= 1
@@ -182,3 +182,10 @@ def test_ppi_says_when_people_said_little():
     assert made.stderr_method == "prediction-powered inference"
     value = corrected_rate(labelled).value(verdicts(30, 50).reshape(-1, 1), None)
     assert value == pytest.approx(made.value)
+
+
+def test_a_judge_that_is_hardly_better_than_chance_is_warned_about() -> None:
+    positives = np.array([1.0] * 50 + [0.0] * 50)
+    weak = corrected_estimate(Calibration(42, 28, 42, 28), positives, None, 0.95)
+    assert "hardly better than chance" in str(weak.warning)
+    assert corrected_estimate(Calibration(100, 90, 100, 80), positives, None, 0.95).warning is None

@@ -1,0 +1,90 @@
+"""Edges: percentiles, columns, texts and groups of which a few items say little."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from metrics.aggregation import build_aggregation
+from metrics.config import StatisticsConfig
+from metrics.statistics.comparison import compare_items
+from metrics.statistics.differences import ItemColumn
+from metrics.statistics.estimate import estimate, group_aggregate
+from metrics.statistics.formulas import variance_components
+from metrics.statistics.unpaired import compare_unpaired
+
+MEAN = build_aggregation("mean")
+SHARE = replace(MEAN, bounds=(0.0, 1.0))
+FAST = StatisticsConfig(bootstrap_iters=500)
+
+
+def scalar(values: Any) -> ItemColumn:
+    numbers = np.asarray(values, dtype=np.float64)
+    return ItemColumn(numbers, numbers.reshape(-1, 1))
+
+
+@pytest.mark.parametrize("n", [5, 8, 15])
+def test_percentiles_of_few_items_rarely_differ_by_chance(n: int) -> None:
+    rng, found = np.random.default_rng(n), []
+    for _ in range(150):
+        base, candidate = (scalar(rng.exponential(size=n)) for _ in range(2))
+        made = compare_items(build_aggregation("percentile@90"), base, candidate, None, FAST)
+        found.append(made.p_value < 0.05)
+    assert np.mean(found) <= 0.05 + 3 * (0.05 * 0.95 / 150) ** 0.5
+
+
+def test_numbers_that_happen_to_lie_between_0_and_1_are_no_shares() -> None:
+    values = np.array([[0.1], [0.2], [0.35], [0.4], [0.15], [0.9]])
+    made = estimate(MEAN, values, None, None, FAST)
+    assert made.stderr_method == "closed form"
+    assert "only 6 items" in str(made.warning)
+    repeats = np.array([[0.25], [0.5], [0.0], [1.0], [0.75], [0.5]])
+    assert estimate(MEAN, repeats, None, None, FAST, samples=24).stderr_method == "wilson"
+    assert estimate(SHARE, values, None, None, FAST).stderr_method == "wilson"  # the metric says so
+
+
+def test_few_short_texts_are_warned_about_and_usual_ones_are_not() -> None:
+    bleu = build_aggregation("bleu")
+    rows = [[2, 2, 1, 1, 0, 0, 2, 1, 0, 0], [4, 4, 3, 2, 1, 1, 4, 3, 2, 1]] * 6
+    assert "weigh as" in str(estimate(bleu, np.array(rows, dtype=float), None, None, FAST).warning)
+    rng = np.random.default_rng(4)
+    length = rng.integers(20, 30, 100)
+    possible = np.stack([length - order for order in range(4)], axis=1)
+    usual = np.column_stack([length, length, rng.binomial(possible, 0.5), possible]).astype(float)
+    assert estimate(bleu, usual, None, None, FAST).warning is None
+
+
+def test_a_runaway_output_is_warned_about_by_what_leaving_it_out_shows() -> None:
+    rng, wer = np.random.default_rng(4), build_aggregation("wer")
+    errors = np.column_stack([rng.binomial(30, 0.1, 100), np.full(100, 30.0)]).astype(float)
+    assert estimate(wer, errors, None, None, FAST).warning is None
+    errors[7, 0] = 300.0
+    assert "leaving one out" in str(estimate(wer, errors, None, None, FAST).warning)
+
+
+def test_a_small_run_beside_a_large_one_is_warned_about() -> None:
+    rng = np.random.default_rng(6)
+    runs = scalar(rng.lognormal(size=15)), scalar(rng.lognormal(size=200))
+    made = compare_unpaired(MEAN, runs, (None, None), FAST)
+    assert "only 15 items in a run" in str(made.warning)
+
+
+def test_many_small_members_have_an_interval_as_wide_as_they_spread() -> None:
+    rng, truths, covered = np.random.default_rng(8), np.linspace(0.2, 0.95, 57), []
+    for _ in range(200):
+        tables = [(rng.random((5, 1)) < p).astype(float) for p in truths]
+        made = group_aggregate([estimate(SHARE, table, None, None, FAST) for table in tables])
+        covered.append(made.ci_low <= truths.mean() <= made.ci_high)
+    assert np.mean(covered) >= 0.95 - 3 * (0.05 * 0.95 / 200) ** 0.5
+    numbers = [estimate(MEAN, rng.normal(size=(5, 1)), None, None, FAST) for _ in range(57)]
+    made = group_aggregate(numbers)
+    assert (made.ci_high - made.ci_low) / made.stderr < 4.5  # was 5.9
+
+
+def test_an_error_below_that_of_its_samples_is_not_split() -> None:
+    means, repeats = np.full(100, 0.5), np.full(100, 8.0)
+    assert variance_components(means, repeats, 0.005) is None
+    parts = variance_components(means, repeats, 0.03)
+    assert parts is not None
+    assert parts[0] ** 2 + parts[1] ** 2 == pytest.approx(0.03**2)
