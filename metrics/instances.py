@@ -51,17 +51,51 @@ class LLResults:
             lengths={name: np.asarray(values, dtype=np.float64) for name, values in counts.items()},
         )
 
+    @classmethod
+    def from_instances(cls, results: Sequence[Any], filter_name: str = "none") -> "LLResults":
+        """One item's requests, one a choice and, for mutual information, one a choice without the context.
+
+        Each has ``args`` (context, choice), ``target``, ``metadata`` and ``filtered_resps``, which hold a
+        pair (log-likelihood, greedy) a repeat. Raises ValueError where the choices are not the same twice.
+        """
+        halves: tuple[list[Any], list[Any]] = ([], [])
+        for one in sorted(results, key=lambda one: int(one.doc_id)):
+            halves[bool(one.metadata.get("acc_mutual_info", False))].append(one)
+        asked, alone = halves
+        choices = tuple(one.args[1] for one in asked)
+        if alone and tuple(one.args[1] for one in alone) != choices:
+            raise ValueError("acc_mutual_info: choices with and without the context differ")
+        pairs = [[pair for one in half for pair in one.filtered_resps[filter_name]] for half in halves]
+        lls, unconditional = (np.array([ll for ll, _ in own], dtype=np.float64) for own in pairs)
+        return cls(
+            lls=lls,
+            is_greedy=[greedy for _, greedy in pairs[0]],
+            targets=asked[0].target,
+            choices=choices,
+            lls_mutual_info=lls - unconditional if alone else np.empty(0),
+            results=[one.filtered_resps[filter_name] for one in (*asked, *alone)],
+            ctx=asked[0].args[0],
+        )
+
     def char_len(self) -> Floats:
         """Characters of each choice."""
-        return self.lengths["char"]
+        return self._lengths("char", len)
 
-    def byte_len(self) -> Floats:
-        """UTF-8 bytes of each choice."""
-        return self.lengths["byte"]
+    def byte_len(self, count_bytes: Callable[[str], float] | None = None) -> Floats:
+        """UTF-8 bytes of each choice, or what ``count_bytes`` says."""
+        return self._lengths("byte", lambda text: len(text.encode()), count_bytes)
 
-    def word_len(self) -> Floats:
-        """Words of each choice, or of the document."""
-        return self.lengths["word"]
+    def word_len(self, count_words: Callable[[str], float] | None = None) -> Floats:
+        """Words of each choice, or of the document, or what ``count_words`` says."""
+        return self._lengths("word", lambda text: len(text.split()), count_words)
+
+    def _lengths(
+        self, unit: str, count: Callable[[str], float], own: Callable[[str], float] | None = None
+    ) -> Floats:
+        if own is None and unit in self.lengths:
+            return self.lengths[unit]
+        counted = map(own or count, self.choices) if self.choices else [1.0] * len(self.lls)
+        return np.array([*counted], dtype=np.float64)
 
     def to_metric_inputs(self) -> dict[str, Any]:
         """What a metric is called with."""

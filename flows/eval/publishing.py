@@ -208,10 +208,7 @@ def _present(futures: Mapping[str, Future]) -> dict[str, ArtifactRef]:
 
 def _over_budget(run: Run) -> dict[str, str]:
     """Model → sentence, for each model with more failed requests than allowed; their tasks are the red ones
-    in the UI.
-
-    What a recording does not hold was never asked: metrics over evaluation results alone do not miss it.
-    """
+    in the UI."""
     tallies: dict[str, RequestTally] = {}
     given = ((role, part) for role in ("model", "judge") for part in run.answered(role))
     for role, (model, answered, _) in given:
@@ -221,8 +218,7 @@ def _over_budget(run: Run) -> dict[str, str]:
         tallies[model] = tallies[model].merged(counts) if model in tallies else counts
     found = {}
     for model, counts in tallies.items():
-        if not run.plan.pairs():
-            counts = counts.without_absent()
+        counts = _missed(run, counts)
         if not counts.failed:
             continue
         step: Step[ErrorBudget] = Step(name=f"errors {model}", identity={}, setup=run.plan.config.errors)
@@ -230,6 +226,11 @@ def _over_budget(run: Run) -> dict[str, str]:
         if not state.is_completed():
             found[model] = str(state.message or "").rpartition("BudgetExceeded: ")[2]
     return found
+
+
+def _missed(run: Run, counts: RequestTally) -> RequestTally:
+    """Without what a recording does not hold: metrics over evaluation results alone do not miss it."""
+    return counts if run.plan.pairs() else counts.without_absent()
 
 
 def _outcome(
@@ -272,7 +273,8 @@ def run_info(run: Run, grid: GridResponses, stopped: Mapping[str, Any] | None = 
     config, plan = run.plan.config, run.plan
     items = max((cell.stop for cell in grid.cells), default=0)
     to_ask = items if stopped is None else int(stopped["of_items"])
-    total = _total([*_inference(run, "model").values(), *_inference(run, "judge").values()])
+    tallies = [*_inference(run, "model").values(), *_inference(run, "judge").values()]
+    total = _total([_missed(run, tally) for tally in tallies])
     asked_again = sum(report.asked for report in run.canaries.values())
     return RunInfo(
         run_id=str(run.options.run_id),

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
+from pathlib import Path
 
 from flows.config.schema import EvalConfig
 from scorers.base import ALL_FILTERS
@@ -253,7 +254,15 @@ class Plan:
             "prompt_template": cell.prompt,
             "sampling": {**setup.sampling.sent(), "num_samples": setup.sampling.num_samples},
         }
-        return Origin(model_name=cell.model, prompt_template=cell.prompt, metadata=metadata)
+        own = setup.provider.recording
+        recording = self.recordings.index(own) if own is not None else None
+        return Origin(cell.model, cell.prompt, metadata, recording)
+
+    @property
+    def recordings(self) -> tuple[Path, ...]:
+        """The files of recorded responses, in the order in which the config names them."""
+        named = (step.setup.provider.recording for step in self.models.values())
+        return tuple(dict.fromkeys(path for path in named if path is not None))
 
     def once_a_prompt(self, cells: Sequence[Cell]) -> list[Cell]:
         """One cell for each prompt and partition: requests are the same for every model."""

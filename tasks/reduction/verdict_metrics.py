@@ -32,7 +32,7 @@ from tasks.reduction.estimators import (
 from tasks.reduction.facets import Codes, FacetGroups, Vocabulary, facets_text, integers, parse_facets
 from tasks.reduction.reduce import reduce_by, reduce_samples
 from tasks.reduction.samples import Loaded, StatisticsLayout, load
-from tasks.rows.parts import UNKNOWN, FailedPart, PairIdentity, Part, Row, resolve_detail
+from tasks.rows.parts import UNKNOWN, FailedPart, PairIdentity, Part, Row, file_places, resolve_detail
 from tasks.store.keys import canonical_json
 from tasks.store.schemas import RESULTS
 from tasks.verdicts.config import (
@@ -187,21 +187,18 @@ def _as_rows_say(groups: FacetGroups, metric: EvaluationMetric) -> FacetGroups:
 
 
 def _in_file_order(loaded: Loaded, parts: Sequence[Part]) -> Loaded:
-    """The samples in the order of the file that they were recorded in, where all of them were."""
+    """The samples in the order of the files that they were recorded in; those that were asked for stand in
+    the order of their index."""
     samples = loaded.samples
-    order = np.full(len(samples), -1, dtype=np.int64)
+    order = samples.sample_index.astype(np.int64)
     for number, part in enumerate(parts):
+        if (recorded := _recorded_rows(part)) is None:
+            continue
         own = np.flatnonzero(samples.part == number)
-        recorded = _recorded_rows(part)
-        if recorded is None:
-            return loaded
         keys, rows = recorded
-        wanted = _keys(samples.doc_id[own], samples.sample_index[own])
-        places = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-        order[own] = np.where(keys[places] == wanted, rows[places], -1)
-    if (order < 0).any():
-        return loaded
-    return replace(loaded, samples=replace(samples, part=np.zeros_like(samples.part), sample_index=order))
+        order[own] = rows[np.searchsorted(keys, _keys(samples.doc_id[own], samples.sample_index[own]))]
+    together = np.array(file_places(parts), dtype=samples.part.dtype)[samples.part]
+    return replace(loaded, samples=replace(samples, part=together, sample_index=order))
 
 
 def _recorded_rows(part: Part) -> tuple[Codes, Codes] | None:
@@ -457,14 +454,11 @@ class _Group:
     label: str
     facets: dict[str, Any]
     rows: list[Row] = field(default_factory=list)
-    places: list[int | None] = field(default_factory=list)  # in the file that they were recorded in
+    places: list[tuple[int, int]] = field(default_factory=list)  # of the file, and of the row in it
 
     def in_file_order(self) -> "_Group":
-        """The group with its rows as the file has them, where all of them were recorded."""
-        places = [place for place in self.places if place is not None]
-        if len(places) < len(self.rows):
-            return self
-        order = np.argsort(places, kind="stable").tolist()
+        """The group with its rows as the files have them."""
+        order = sorted(range(len(self.rows)), key=self.places.__getitem__)
         return replace(self, rows=[self.rows[row] for row in order])
 
 
@@ -488,7 +482,7 @@ def _groups(metric: EvaluationMetric, judged: Sequence[JudgedPart]) -> list[_Gro
     groups: list[_Group] = []
     numbers = Vocabulary()
     labels = metric.config.labels
-    for entry in judged:
+    for file, entry in zip(file_places([entry.part for entry in judged]), judged, strict=True):
         for place, row in placed_rows(entry):
             if labels is not None and not labels.keeps(row["label"]):
                 continue
@@ -497,7 +491,7 @@ def _groups(metric: EvaluationMetric, judged: Sequence[JudgedPart]) -> list[_Gro
             if number == len(groups):
                 groups.append(_Group(row["label"], dict(zip(metric.facets, values, strict=True))))
             groups[number].rows.append(row)
-            groups[number].places.append(place)
+            groups[number].places.append((file, place or 0))
     return [group.in_file_order() for group in groups]
 
 

@@ -63,7 +63,7 @@ class Usage:
         """Takes one sample into account."""
         self.items.add(sample.item_id)
         usage = self.models.setdefault(sample.model_name, ModelUsage())
-        for response in sample.responses:
+        for response in sample.counted:
             usage.samples += 1
             usage.failed += response.failed
             usage.cut += response.finish_reason == "length"

@@ -362,7 +362,7 @@ class SampleIndex:
         self._snippets.append(_snippet(sample))
         texts = [response.text or "" for response in sample.responses]
         self._counts["n"].append(len(sample.responses))
-        self._counts["failed"].append(sum(response.failed for response in sample.responses))
+        self._counts["failed"].append(sum(response.failed for response in sample.counted))
         self._counts["cut"].append(sum(response.finish_reason == "length" for response in sample.responses))
         self._counts["disagree"].append(int(any(_varies(scores) for scores in sample.scores.values())))
         self._counts["length"].append(sum(map(len, texts)))

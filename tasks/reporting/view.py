@@ -30,7 +30,7 @@ from metrics.errors import NightjarError
 from tasks.messages.calls import parsed_calls
 from tasks.reporting import numbers
 from tasks.rows.parts import Origin, Row, item_field, locate, resolve
-from tasks.store.schemas import plain_values, row_dicts
+from tasks.store.schemas import ABSENT, plain_values, row_dicts
 from tasks.store.storage import ArtifactRef, Store
 from tasks.thresholds import Threshold
 
@@ -75,6 +75,8 @@ class ResponseView:
     seconds: float | None = None
     lls: Sequence[float] = ()
     is_greedy: Sequence[bool] = ()
+    absent: bool = False
+    """Whether the recording that was to hold the answer lacks it."""
 
     @property
     def ok(self) -> bool:
@@ -147,10 +149,15 @@ class SampleView:
     """Position in the dataset, where it is known."""
 
     @property
+    def counted(self) -> Sequence[ResponseView]:
+        """The responses that are samples: one that the recording lacks is none, except to a pair's scores."""
+        return self.responses if self.scores else [one for one in self.responses if not one.absent]
+
+    @property
     def failed(self) -> bool:
         """Did a request fail, or is a response unscored under any metric or label?"""
         return (
-            any(response.failed for response in self.responses)
+            any(response.failed for response in self.counted)
             or any(score is None for scores in self.scores.values() for score in scores)
             or any(label.status != "ok" for label in self.labels)
         )
@@ -321,11 +328,12 @@ _RESPONSES = (
         "tool_calls_json",
         "prompt_tokens",
     ),
-    *("completion_tokens", "reasoning_tokens", "inference_time", "lls", "is_greedy"),
+    *("completion_tokens", "reasoning_tokens", "inference_time", "lls", "is_greedy", "recorded_row"),
 )
 _SHOWN = (
     *("response", "status", "error", "finish_reason", "reasoning", "tool_calls_json", "prompt"),
     *("prompt_tokens", "completion_tokens", "reasoning_tokens", "inference_time", "lls", "is_greedy"),
+    "recorded_row",
 )
 """The same in the order of a ResponseView's fields; the prompt is there for transcripts alone."""
 _PREDICTIONS = ("doc_id", "lls", "is_json", "prediction")
@@ -489,11 +497,11 @@ def _responses(batch: pa.RecordBatch) -> list[ResponseView]:
     return [
         ResponseView(
             text, status, error, finish, reasoning, parsed_calls(calls), transcript,
-            asked, written, thought, seconds, lls or (), greedy or (),
+            asked, written, thought, seconds, lls or (), greedy or (), recorded == ABSENT,
         )
         for (
             text, status, error, finish, reasoning, calls, transcript,
-            asked, written, thought, seconds, lls, greedy,
+            asked, written, thought, seconds, lls, greedy, recorded,
         ) in _columns(batch, _SHOWN)
     ]  # fmt: skip
 

@@ -40,12 +40,14 @@ class Origin:
     """What all samples of one model and one prompt template share.
 
     ``metadata`` is the shared part of a response's metadata: ``model_id`` (the name sent to the endpoint),
-    ``prompt_template`` and ``sampling`` (the parameters sent).
+    ``prompt_template`` and ``sampling`` (the parameters sent). ``recording`` says which of the run's files of
+    recorded responses they are from, by the order of the config; None: of none.
     """
 
     model_name: str
     prompt_template: str
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    recording: int | None = None
 
     @property
     def shared_metadata(self) -> dict[str, Any]:
@@ -67,6 +69,19 @@ class Part:
     requests: BatchSource
     responses: BatchSource
     method: str | None = None
+
+
+def file_places(parts: Sequence[Part]) -> list[int]:
+    """Where each part's samples stand in a group: parts of one recording stand together, at the first one's
+    place, so that their rows can follow the order of the file.
+
+    >>> origins = [Origin("a", "p", {}, at) for at in (0, None, 1, 0)]
+    >>> file_places([Part(origin, *[from_batches([])] * 3) for origin in origins])
+    [0, 1, 2, 0]
+    """
+    first: dict[int, int] = {}
+    recordings = (part.origin.recording for part in parts)
+    return [place if of is None else first.setdefault(of, place) for place, of in enumerate(recordings)]
 
 
 @dataclass(frozen=True)

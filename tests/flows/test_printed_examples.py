@@ -6,12 +6,16 @@ They are read from the documents where these lie beside the checkout; examples o
 import json
 import re
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
+
+from metrics import LLResults
 
 Evaluate = Callable[..., Any]
 DOCUMENTS = Path(__file__).resolve().parents[3] / "shared" / "data" / "seeds"
@@ -338,6 +342,60 @@ def test_the_signatures_of_the_metrics_document_run(
         elif name in ALONE:
             assert value == pytest.approx(ALONE[name](right, sizes)), name
     assert len(names) >= 5
+
+
+FROM_INSTANCES_HERE = """
+@classmethod
+def from_instances(cls, results, filter_name="none"):
+    inst = sorted(results, key=lambda x: (x.doc_id, x.metadata.get("acc_mutual_info", False)))
+    pairs = [pair for one in inst for pair in one.filtered_resps[filter_name]]
+    lls = np.array([ll for ll, _ in pairs])
+    asked = sum(not one.metadata.get("acc_mutual_info", False) for one in inst)
+    mutual = lls[:asked] - lls[asked:] if asked < len(inst) else _empty_array()
+    return cls(
+        results=[one.filtered_resps[filter_name] for one in inst],
+        lls=lls[:asked],
+        is_greedy=tuple(greedy for _, greedy in pairs)[:asked],
+        ctx=inst[0].args[0],
+        targets=inst[0].target,
+        choices=tuple(one.args[1] for one in inst)[:asked],
+        lls_mutual_info=mutual,
+    )
+"""
+
+
+def asked_choice(choice: str, ll: float, alone: bool) -> Any:
+    """One request of the harness: a choice after its context, or without it."""
+    return SimpleNamespace(
+        doc_id=3, target=1, args=("Q:", choice), filtered_resps={"none": [(ll, ll > -1.5)]},
+        metadata={"acc_mutual_info": True} if alone else {},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("printed", [False, True], ids=["here", "document"])
+@pytest.mark.parametrize("mutual", [False, True])
+def test_the_printed_way_of_bundling_likelihoods_makes_the_results_that_ours_makes(
+    printed: bool, mutual: bool
+) -> None:
+    text = FROM_INSTANCES_HERE
+    if printed:
+        own = document(METRICS).partition("\nfrom_instances classmethod\n")[2]
+        text = between(own, "@classmethod\ndef from_instances", "\nto_metric_inputs\n")
+    around = {"np": np, "_empty_array": lambda: np.empty(0), "Sequence": Sequence}
+    around |= dict.fromkeys(("LLInstance", "Self"), Any)
+    made: dict[str, Any] = {}
+    exec(text, around, made)  # the document's own text
+    theirs = type("Theirs", (LLResults,), made)
+    instances = [asked_choice("yes", -1.0, False), asked_choice("nö way", -2.0, False)]
+    if mutual:
+        instances += [asked_choice("yes", -3.0, True), asked_choice("nö way", -2.5, True)]
+    for bundle in (theirs.from_instances(instances), LLResults.from_instances(instances)):
+        assert (bundle.lls.tolist(), list(bundle.is_greedy)) == ([-1.0, -2.0], [True, False])
+        assert (list(bundle.choices), bundle.targets, bundle.ctx) == (["yes", "nö way"], 1, "Q:")
+        assert bundle.lls_mutual_info.tolist() == ([2.0, 0.5] if mutual else [])
+        lengths = [bundle.char_len(), bundle.byte_len(), bundle.word_len()]
+        assert [one.tolist() for one in lengths] == [[3, 6], [3, 7], [1, 2]]
+        assert bundle.to_metric_inputs() == {"references": 1, "predictions": bundle}
 
 
 DICTIONARIES_HERE = """

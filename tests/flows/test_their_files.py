@@ -82,6 +82,8 @@ def test_an_absent_row_changes_no_number_and_makes_no_group(evaluate: Evaluate, 
     [recording] = manifest["recordings"]
     assert (recording["rows"], recording["used"], recording["absent"]) == (7, 7, 1)
     assert "1 sample that the run asks for is not there, the first q_sample_3" in ran.out
+    assert "requests: asked 0, reused 7, 0 failed" in ran.out
+    assert (manifest["requests"]["failed"], recording["absent"]) == (0, 1)
 
 
 def test_an_absent_row_fails_a_run_that_scores_it_and_a_model_without_any_row(
@@ -90,13 +92,51 @@ def test_an_absent_row_fails_a_run_that_scores_it_and_a_model_without_any_row(
     rows = [row(*one) for one in INCOMPLETE]
     scored = evaluate(config(tmp_path, rows, ["count"], metric_list=["exact_match"], target="y"))
     assert scored.code == 1
-    assert "1 of 8 requests failed" in scored.out
+    assert "A: 1 of 8 requests failed, errors.max_rate allows" in scored.out
+    assert "leave it out; to a metric_list a sample without an answer is a failed request" in scored.out
+    assert "most frequent reason" not in scored.out.lower()  # one finding a sample
+    counted = {
+        line["metric_name"]: (line["total_sample_count"], line["unscored_sample_count"])
+        for line in lines(tmp_path / "out" / "metrics.jsonl")
+    }
+    assert counted == {"exact_match,none": (8, 1), "count": (7, 0)}
     (tmp_path / "none").mkdir()
     misnamed = config(tmp_path / "none", rows, ["count"])
     lost = evaluate(misnamed, "--set", "models.0.name=B")
     assert lost.code == 1
     assert "there is no response of model 'B' to judge" in lost.out
     assert "its rows are of model_name A, and this model is called 'B'" in lost.out
+
+
+def test_rows_of_several_recordings_stand_in_the_order_of_the_files(
+    evaluate: Evaluate, tmp_path: Path
+) -> None:
+    """A's file comes first, as the config has it, whatever the numbers of the rows are."""
+    (tmp_path / "own.py").write_text(
+        "def order(evaluation_results, facets):\n"
+        "    fields = ('model_name', 'item_id', 'sample_index')\n"
+        "    said = [''.join(str(row[name]) for name in fields) for row in evaluation_results]\n"
+        "    return {'order': 1.0, 'said': ' '.join(said)}\n"
+    )
+    best = {"type": "pass_at_k", "params": {"k": 1, "num_trials": 1}, "facets": []}
+    metrics = [{"name": "first", **best}, {"name": "own", "function": "own.py:order", "facets": []}]
+    own = {"A": [("p", 1, "n"), ("q", 0, "n"), ("p", 0, "y")], "B": [("q", 1, "y"), ("p", 0, "y")]}
+    rows = {name: [row(*one, model=name) for one in given] for name, given in own.items()}
+    written(tmp_path / "b.jsonl", rows["B"])
+    entries = [
+        {"name": name, "type": "replay", "config": {"path": path}}
+        for name, path in (("A", "responses.jsonl"), ("B", "b.jsonl"))
+    ]
+    path = config(tmp_path, rows["A"], metrics, models=entries, sample_params={"num_samples": 2})
+    ran = evaluate(path)
+    assert ran.code == 0, ran.err
+    [first, order] = lines(tmp_path / "out" / "metrics.jsonl")
+    assert order["said"] == "Ap1 Aq0 Ap0 Bq1 Bp0"
+    assert first["value"] == 0.0
+    turned = evaluate(path, "--set", f"models={json.dumps(entries[::-1])}", "--output", tmp_path / "turned")
+    assert turned.code == 0, turned.err
+    [first, order] = lines(tmp_path / "turned" / "metrics.jsonl")
+    assert (order["said"], first["value"]) == ("Bq1 Bp0 Ap1 Aq0 Ap0", 1.0)
 
 
 PAIR = {

@@ -33,10 +33,13 @@ METHOD = EvaluationMethodConfig.model_validate({"name": "j", "function": "made.p
 
 def computed(file: MadeFile, folder: Path) -> dict[Group, Row]:
     """Every line of metrics.jsonl by its group."""
-    path = folder / f"{file.seed}.jsonl"
-    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in file.rows), "utf-8")
-    parts = [_part(file, path, model, prompt) for model in file.models for prompt in file.prompts]
-    path.unlink()
+    parts = []
+    for recording, models in enumerate([[name] for name in file.models] if file.apart else [file.models]):
+        path = folder / f"{file.seed}-{recording}.jsonl"
+        own = [row for row in file.rows if row["model_name"] in models]
+        path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in own), "utf-8")
+        parts += [_part(file, path, recording, model, prompt) for model in models for prompt in file.prompts]
+        path.unlink()
     lines: dict[Group, Row] = {}
     for config in file.metrics:
         for line in _lines(config, parts):
@@ -47,10 +50,10 @@ def computed(file: MadeFile, folder: Path) -> dict[Group, Row]:
     return lines
 
 
-def _part(file: MadeFile, path: Path, model: str, prompt: str | None) -> Part:
+def _part(file: MadeFile, path: Path, recording: int, model: str, prompt: str | None) -> Part:
     name = prompt or "default"
     metadata = {"model_id": model, "prompt_template": name}
-    origin = Origin(model, name, metadata)
+    origin = Origin(model, name, metadata, recording)
     requests = pa.RecordBatch.from_pylist(
         [_request(number, item, name) for number, item in enumerate(file.items)], schema=REQUESTS
     )

@@ -23,7 +23,8 @@ FACETS = (
 
 @dataclass(frozen=True)
 class MadeFile:
-    """One file of responses, and what is asked of it."""
+    """One file of responses, and what is asked of it. ``apart``: the rows of each model are a file of their
+    own, and ``rows`` are those of the first file, then those of the second."""
 
     seed: int
     kind: str
@@ -33,6 +34,7 @@ class MadeFile:
     prompts: list[str | None]
     num_samples: int
     metrics: list[Row]
+    apart: bool = False
 
 
 def made(seed: int) -> MadeFile:
@@ -61,7 +63,11 @@ def made(seed: int) -> MadeFile:
         rows = list(_odd(rng, rows))
     metrics = [{"name": f"m{place}", **_metric(rng, num_samples)} for place in range(6)]
     there = [prompt for prompt in prompts if any(_prompt(row) == prompt for row in rows)]
-    return MadeFile(seed, kind, rows, items, [name for name, _ in models], there, num_samples, metrics)
+    names = [name for name, _ in models]
+    apart = len(names) > 1 and seed % 5 == 0
+    if apart:
+        rows.sort(key=lambda row: names.index(row["model_name"]))
+    return MadeFile(seed, kind, rows, items, names, there, num_samples, metrics, apart)
 
 
 def _prompt(row: Row) -> str | None:

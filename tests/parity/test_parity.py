@@ -40,6 +40,7 @@ def test_made_files_are_of_all_kinds_and_hold_what_real_ones_hold() -> None:
     files = [made(seed) for seed in range(200)]
     assert {file.kind for file in files} == set(KINDS)
     assert {len(file.models) for file in files} == {len(file.prompts) for file in files} == {1, 2, 3}
+    assert any(file.apart for file in files)
     assert any("sample_index" not in row for file in files for row in file.rows)
     assert any(numbers is None for file in files[:40] for numbers in expected(file).values())
     asked = {metric["type"] for file in files for metric in file.metrics}

@@ -37,7 +37,8 @@ REASONS: Final = 100  # distinct reasons kept a model: messages may hold ids, an
 
 
 class FailedRequests(TallyCheck):
-    """Requests that ended without an answer, with the most frequent reason."""
+    """Requests that ended without an answer, with the most frequent reason; what a recording lacks was no
+    request, and is told by ``absent_recordings``."""
 
     def __init__(self, options: DiagnosticOptions) -> None:
         super().__init__(options)
@@ -46,8 +47,9 @@ class FailedRequests(TallyCheck):
     def add(self, sample: SampleView) -> None:
         """Counts requests and failed ones by model."""
         tally, reasons = self.tallies[sample.model_name], self._reasons[sample.model_name]
-        tally.total += len(sample.responses)
-        for response in sample.responses:
+        asked = [response for response in sample.responses if not response.absent]
+        tally.total += len(asked)
+        for response in asked:
             if response.failed:
                 reason = (response.error or response.status)[:TEXT_LENGTH]
                 tally.hit(sample, f"{response.status}: {reason}")
@@ -239,7 +241,7 @@ def unused_recordings(manifest: Mapping[str, Any]) -> Iterator[Diagnostic]:
 
 
 def absent_recordings(manifest: Mapping[str, Any]) -> Iterator[Diagnostic]:
-    """Samples that a recording does not hold."""
+    """Samples that a recording does not hold: the one rule of what they count as, and how many there are."""
     for recording in manifest.get("recordings", ()):
         if absent := recording.get("absent"):
             yield Diagnostic(
@@ -247,7 +249,8 @@ def absent_recordings(manifest: Mapping[str, Any]) -> Iterator[Diagnostic]:
                 "warning",
                 f"{recording['path']}: {numbers.plural(absent, 'sample')} that the run asks for "
                 f"{'is' if absent == 1 else 'are'} not there, the first {recording['first_absent']}. Metrics "
-                "over evaluation results leave them out, and other pairs count them as unscored.",
+                f"over evaluation results leave {'it' if absent == 1 else 'them'} out; to a metric_list a "
+                "sample without an answer is a failed request, and unscored.",
                 absent,
             )
 

@@ -90,6 +90,18 @@ def test_a_filter_is_not_blamed_for_failed_requests() -> None:
     assert "Most frequent reason (25): HTTP 503" in found["requests_failed"].message
 
 
+def test_what_a_recording_lacks_was_no_request_that_failed() -> None:
+    absent = {
+        "responses": [ResponseView(None, "infra_error", "no recorded response", absent=True)],
+        "filters": {"strict-match": [None]},
+        "scores": {"exact_match,strict-match": [None]},
+    }
+    assert "requests_failed" not in findings(sample(n, **(absent if n % 2 else {})) for n in range(50))
+    broken = absent | {"responses": [ResponseView(None, "infra_error", "HTTP 503")]}
+    found = findings(sample(n, **(absent if n < 10 else broken if n < 15 else {})) for n in range(50))
+    assert "5 of 40 requests (12 %) failed" in found["requests_failed"].message
+
+
 def test_answers_without_a_score() -> None:
     fields = {"scores": {"judge,none": [None]}, "reasons": {"judge,none": ["no number in the reply"]}}
     found = findings(
