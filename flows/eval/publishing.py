@@ -397,13 +397,14 @@ def _recordings(run: Run, grid: GridResponses) -> list[dict[str, Any]]:
     store = run.workspace.open()
     for path, names in by_path.items():
         used: set[int] = set()
-        absent: list[str] = []
+        absent: list[tuple[str, str]] = []
         for cell, future in grid.responses.items():
             if cell.model in names and finished(future).is_completed():
-                table = store.table(future.result().responses, ["sample_id", "recorded_row"])
+                table = store.table(future.result().responses, ["sample_id", "recorded_row", "error"])
                 used.update(table.column("recorded_row").drop_null().unique().to_pylist())
                 lacking = table.filter(pc.equal(table.column("recorded_row"), ABSENT))
-                absent += lacking.column("sample_id").to_pylist()
+                columns = (lacking.column(name).to_pylist() for name in ("sample_id", "error"))
+                absent += zip(*columns, strict=True)
         try:
             # Where the responses were looked up, the file's index is at hand.
             rows, models = workers().offer(recorded_counts, path).result()
@@ -411,7 +412,8 @@ def _recordings(run: Run, grid: GridResponses) -> list[dict[str, Any]]:
             continue
         others = {name: count for name, count in sorted(models.items()) if name not in names}
         entry = {"path": str(path), "rows": rows, "used": len(used - {ABSENT}), "other_models": others}
-        found.append(entry | {"absent": len(absent), "first_absent": absent[0] if absent else None})
+        first, error = absent[0] if absent else (None, None)
+        found.append(entry | {"absent": len(absent), "first_absent": first, "absent_error": error})
     return found
 
 

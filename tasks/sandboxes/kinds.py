@@ -21,7 +21,8 @@ from scorers.config import ProgramLimits
 from tasks.sandboxes.filter import UnknownMachineError, system_call_filter
 from tasks.sandboxes.groups import group_for_programs
 from tasks.sandboxes.interpreters import OWN_ENVIRONMENT, Interpreter
-from tasks.sandboxes.judge import BEGUN, INODES_PER_MB, OPEN_FILES
+from tasks.sandboxes.judge import BEGUN, INODES_PER_MB, OPEN_FILES, TICK, WITHOUT_NETWORK
+from tasks.sandboxes.judges import ourselves
 
 LIBRARIES: Final = ("/usr/lib", "/usr/lib64", "/usr/lib32", "/usr/libx32")
 TIME_ZONES: Final = "/usr/share/zoneinfo"
@@ -36,9 +37,10 @@ ENVIRONMENT: Final = {
     "PATH": "/usr/bin:/bin", "HOME": "/tmp", "TMPDIR": "/tmp", "LANG": "C.UTF-8",
     "OMP_NUM_THREADS": "1",  # libraries of numbers start a thread a core otherwise
 }  # fmt: skip
+COUNTED: Final = f"files and folders are counted every {1_000 * TICK:.0f} ms: bubblewrap can't limit inodes"
 SUMMED: Final = (
-    "memory is summed every 50 ms over a program's processes, and what the kernel holds for them (pipes, "
-    "sockets) is not counted: there is no control group (cgroup v2) that we may divide"
+    f"memory is summed every {1_000 * TICK:.0f} ms over a program's processes, and what the kernel holds for "
+    "them (pipes, sockets) is not counted: there is no control group (cgroup v2) that we may divide"
 )
 
 
@@ -102,7 +104,7 @@ class Bubblewrap:
 
     def not_enforced(self) -> str | None:
         """See ``Sandbox``."""
-        return None if group_for_programs() is not None else SUMMED
+        return COUNTED if group_for_programs() is not None else f"{SUMMED}; {COUNTED}"
 
     def start(self, interpreter: Interpreter, limits: ProgramLimits, text: bytes) -> Invocation:
         """See ``Sandbox``."""
@@ -124,14 +126,16 @@ class Bubblewrap:
         if root:
             uid = str(own_uid())
             command += [_setpriv(), "--reuid", uid, "--regid", uid, "--clear-groups", "--"]
-        group = group_for_programs()
-        return Invocation([*command, python, "program.py"], data, own_processes=1 - root, group=group)
+        command += [python, "program.py"]
+        # To make and remove a network is slow: as root the judge's empty one is its programs', one by one.
+        judge = (*ourselves(), WITHOUT_NETWORK) if root else ()
+        return Invocation(command, data, own_processes=1 - root, group=group_for_programs(), judge=judge)
 
     def _apart(self, root: bool) -> list[str]:
-        options = ["--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"]
+        options = ["--unshare-ipc", "--unshare-pid", "--unshare-uts", "--unshare-cgroup-try"]
         options += ["--die-with-parent", "--new-session", "--clearenv"]
         if not root:
-            return [*options, "--unshare-user", "--uid", "65534", "--gid", "65534"]
+            return [*options, "--unshare-net", "--unshare-user", "--uid", "65534", "--gid", "65534"]
         return [*options, "--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
 
     def _folders(self, interpreter: Interpreter, disk_mb: int, root: bool) -> list[str]:

@@ -244,13 +244,14 @@ def absent_recordings(manifest: Mapping[str, Any]) -> Iterator[Diagnostic]:
     """Samples that a recording does not hold: the one rule of what they count as, and how many there are."""
     for recording in manifest.get("recordings", ()):
         if absent := recording.get("absent"):
+            are, them = ("is", "it") if absent == 1 else ("are", "them")
+            first = f"{recording['first_absent']} ({recording.get('absent_error')})"
             yield Diagnostic(
                 "recording_absent",
                 "warning",
                 f"{recording['path']}: {numbers.plural(absent, 'sample')} that the run asks for "
-                f"{'is' if absent == 1 else 'are'} not there, the first {recording['first_absent']}. Metrics "
-                f"over evaluation results leave {'it' if absent == 1 else 'them'} out; to a metric_list a "
-                "sample without an answer is a failed request, and unscored.",
+                f"{are} not there, the first {first}. Metrics over evaluation results leave {them} out; to a "
+                "metric_list a sample without an answer is a failed request, and unscored.",
                 absent,
             )
 

@@ -3,6 +3,10 @@
 import os
 import socket
 import struct
+import subprocess
+import sys
+import threading
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,8 +18,9 @@ from tasks.sandboxes import kinds
 from tasks.sandboxes.filter import OF_OTHERS, REFUSED, UnknownMachineError, system_call_filter
 from tasks.sandboxes.groups import divisible_group
 from tasks.sandboxes.interpreters import Interpreter
-from tasks.sandboxes.judge import Cgroup
-from tasks.sandboxes.kinds import SUMMED, Bubblewrap, Container, Invocation
+from tasks.sandboxes.judge import Cgroup, memory_of
+from tasks.sandboxes.judges import JUDGE
+from tasks.sandboxes.kinds import COUNTED, SUMMED, Bubblewrap, Container, Invocation
 from tasks.sandboxes.run import run_program, trouble
 
 MACHINES = [("x86_64", 0, 0xC000003E), ("aarch64", 1, 0xC00000B7)]
@@ -207,7 +212,66 @@ def test_a_group_that_ran_out_of_memory_says_so_and_one_that_is_empty_is_removed
 
 def test_what_is_not_enforced_here_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kinds, "group_for_programs", lambda: None)
-    assert Bubblewrap().not_enforced() == SUMMED
+    assert Bubblewrap().not_enforced() == f"{SUMMED}; {COUNTED}"
     monkeypatch.setattr(kinds, "group_for_programs", lambda: "/sys/fs/cgroup")
-    assert Bubblewrap().not_enforced() is None
+    assert Bubblewrap().not_enforced() == COUNTED
     assert Container("docker").not_enforced() is None
+
+
+def test_the_catalog_says_how_files_are_limited_where_bubblewrap_works() -> None:
+    if (reason := trouble("bubblewrap")) is not None:
+        pytest.skip(f"bubblewrap: {reason}")
+    command = [sys.executable, "-m", "flows.catalog", "sandboxes", "--json"]
+    said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout
+    assert "files and folders are counted every 50 ms: bubblewrap can't limit inodes" in said
+    assert "--inode" not in subprocess.run(["bwrap", "--help"], capture_output=True, text=True).stdout
+
+
+GREEDY = """
+import os, time
+for _ in range(7):
+    if os.fork() == 0:
+        break
+held = []
+while sum(map(len, held)) < 110 << 20:
+    held.append(b"x" * (2 << 20))
+    time.sleep(0.1)
+time.sleep(60)
+"""
+"""Eight processes, each within what one may have, that take 160 MB a second and 880 MB together."""
+
+
+def test_the_hosts_memory_stays_within_the_sum_of_the_limits() -> None:
+    """And what can be taken until the judge looks again: two seconds of it here, on a busy machine."""
+    if (reason := trouble("bubblewrap")) is not None:
+        pytest.skip(f"bubblewrap: {reason}")
+    limits = ProgramLimits(seconds=50, memory_mb=128, disk_mb=16, processes=9)
+    allowed, judge_itself = limits.memory_mb + limits.disk_mb + kinds.SHARED_MB + 2 * 160, 48
+    peaks, ended = [0], threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(0.02):
+            for judge in _judges():
+                peaks.append(memory_of(judge, exactly=True) >> 20)
+
+    watching = threading.Thread(target=watch)
+    watching.start()
+    try:
+        outcome = run_program(Program(GREEDY, limits, script=True), Bubblewrap())
+    finally:
+        ended.set()
+        watching.join()
+    assert outcome.verdict == "memory", outcome
+    assert max(peaks) > limits.memory_mb / 2, "nothing was seen of it"
+    assert max(peaks) <= allowed + judge_itself
+
+
+def _judges() -> list[int]:
+    """The judges' processes that this process has started."""
+    found = []
+    for thread in Path("/proc/self/task").iterdir():
+        for child in thread.joinpath("children").read_text().split():
+            with suppress(OSError):
+                if JUDGE.name in Path(f"/proc/{child}/cmdline").read_text():
+                    found.append(int(child))
+    return found

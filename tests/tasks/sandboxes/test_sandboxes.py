@@ -97,6 +97,35 @@ assert pickle.loads(pickle.dumps(Point(1))) == Point(1)
     assert outcome.verdict == "passed", outcome
 
 
+LEAVES_A_SOCKET = """
+import os, socket, time
+listening = socket.socket(socket.AF_UNIX)
+listening.bind("\\0left")
+listening.listen()
+if os.fork() == 0:
+    time.sleep(60)
+"""
+FINDS_NONE = """
+import os, socket
+assert os.readlink("/proc/self/ns/net") != {host!r}
+assert [line.split(":")[0].strip() for line in open("/proc/net/dev") if ":" in line] == ["lo"]
+assert "@left" not in open("/proc/net/unix").read()
+try:
+    socket.socket(socket.AF_UNIX).connect("\\0left")
+except ConnectionRefusedError:
+    pass
+else:
+    raise SystemExit("somebody listens")
+"""
+
+
+def test_no_network_and_nothing_of_one_program_is_there_for_the_next(place: Place) -> None:
+    host = os.readlink("/proc/self/ns/net")
+    for text in (LEAVES_A_SOCKET, FINDS_NONE.format(host=host)) * 2:
+        outcome = run_program(Program(text, PATIENT, interpreter=place.interpreter), place.sandbox)
+        assert outcome.verdict == "passed", outcome
+
+
 def test_cases_are_fed_and_compared_outside(place: Place) -> None:
     text = "import sys\nfor line in sys.stdin:\n    print(int(line) * 2, end=' \\n')"
     program = Program(
