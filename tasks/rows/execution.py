@@ -131,8 +131,7 @@ class ProgramRunner:
                 self._kept.keep(key, outcome)
             return key, outcome
 
-        # While some keep an outcome, others have a core.
-        pool = ThreadPoolExecutor(2 * CORES, thread_name_prefix="programs")
+        pool = ThreadPoolExecutor(CORES, thread_name_prefix="programs")
         running: set[Future[tuple[bytes, ProgramOutcome] | None]] = set()
         try:
             while True:

@@ -21,8 +21,7 @@ from scorers.config import ProgramLimits
 from tasks.sandboxes.filter import UnknownMachineError, system_call_filter
 from tasks.sandboxes.groups import group_for_programs
 from tasks.sandboxes.interpreters import OWN_ENVIRONMENT, Interpreter
-from tasks.sandboxes.judge import BEGUN, INODES_PER_MB, OPEN_FILES, TICK, WITHOUT_NETWORK
-from tasks.sandboxes.judges import ourselves
+from tasks.sandboxes.judge import BEGUN, INODES_PER_MB, OPEN_FILES, TICK
 
 LIBRARIES: Final = ("/usr/lib", "/usr/lib64", "/usr/lib32", "/usr/libx32")
 TIME_ZONES: Final = "/usr/share/zoneinfo"
@@ -126,16 +125,14 @@ class Bubblewrap:
         if root:
             uid = str(own_uid())
             command += [_setpriv(), "--reuid", uid, "--regid", uid, "--clear-groups", "--"]
-        command += [python, "program.py"]
-        # To make and remove a network is slow: as root the judge's empty one is its programs', one by one.
-        judge = (*ourselves(), WITHOUT_NETWORK) if root else ()
-        return Invocation(command, data, own_processes=1 - root, group=group_for_programs(), judge=judge)
+        group = group_for_programs()
+        return Invocation([*command, python, "program.py"], data, own_processes=1 - root, group=group)
 
     def _apart(self, root: bool) -> list[str]:
-        options = ["--unshare-ipc", "--unshare-pid", "--unshare-uts", "--unshare-cgroup-try"]
+        options = ["--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"]
         options += ["--die-with-parent", "--new-session", "--clearenv"]
         if not root:
-            return [*options, "--unshare-net", "--unshare-user", "--uid", "65534", "--gid", "65534"]
+            return [*options, "--unshare-user", "--uid", "65534", "--gid", "65534"]
         return [*options, "--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
 
     def _folders(self, interpreter: Interpreter, disk_mb: int, root: bool) -> list[str]:
