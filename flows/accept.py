@@ -1,12 +1,11 @@
 """``nightjar accept NIGHT --reason …``: a night's results are as they should be from now on."""
 
-import getpass
 from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
-from flows.command_line import command_line, examples, new_app
+from flows.command_line import command_line, examples, new_app, user_name
 from metrics.errors import ConfigError, nearest
 from tasks.history.nights import STOPPED, Acceptance, Night, Notice, find_night, suites_with
 from tasks.history.notices import change_night, now, with_notice
@@ -27,7 +26,7 @@ def accept_command(
     """Makes a night the baseline of those to come (last-passed, rolling)."""
     opened = Store(store or default_store())
     opened.check_readable()
-    accepted = accept(opened, night, reason, getpass.getuser())
+    accepted = accept(opened, night, reason, user_name())
     print(f"{accepted.run_id} is the baseline of '{accepted.suite}' from now on; the watch tells it")
 
 

@@ -12,6 +12,7 @@ the same command.
 
 import atexit
 import copy
+import getpass
 import importlib
 import logging
 import os
@@ -95,6 +96,15 @@ def warn(sentence: str) -> None:
         warned.add(sentence)
         clear_status()
         print(f"warning: {sentence}", file=sys.stderr)
+
+
+def user_name() -> str:
+    """Who types this, as the machine knows them: by number where it has no name for them, as in a
+    container."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
 
 
 def quiet_prefect() -> None:

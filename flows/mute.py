@@ -1,13 +1,12 @@
 """``nightjar mute PAIR --until DATE --reason …``: a pair decides nothing for a while."""
 
-import getpass
 from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from typing import Annotated
 
 import typer
 
-from flows.command_line import command_line, examples, new_app
+from flows.command_line import command_line, examples, new_app, user_name
 from metrics.errors import ConfigError, nearest
 from tasks.comparison.runs import open_night
 from tasks.history.nights import Mute, Night, Notice, add_mute, past_nights, suites_with
@@ -41,7 +40,7 @@ def mute_command(
     """Keeps a pair of a suite from deciding; its numbers are still shown."""
     opened = Store(store or default_store())
     opened.check_readable()
-    muted = mute(opened, suite, pair, until, reason, getpass.getuser())
+    muted = mute(opened, suite, pair, until, reason, user_name())
     print(f"{muted.pair} is {muted.said}; the watch tells it")
 
 

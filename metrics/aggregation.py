@@ -79,6 +79,8 @@ class Aggregation:
     inner: "tuple[Floats, Aggregation] | None" = None
 
     def __post_init__(self) -> None:
+        if isinstance(self.weight, int):  # a user's aggregation names the one column as it did before
+            object.__setattr__(self, "weight", (self.weight,))
         if not self.bounds[0] <= self.bounds[1]:
             raise ConfigError(f"aggregation '{self.name}': bounds must be (low, high), not {self.bounds!r}")
         if self.rule is not None:

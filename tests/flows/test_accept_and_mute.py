@@ -127,9 +127,20 @@ def test_what_can_not_be_muted_is_refused(night: Judge, store: Store, keys: Any,
     assert past_nights(store, "night")[-1].notices == ()
 
 
-def test_accept_and_mute_are_commands(
-    night: Judge, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("missing", [None, KeyError, OSError])
+def test_accept_and_mute_are_commands_for_users_without_a_name_too(
+    night: Judge,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    missing: type[Exception] | None,
 ) -> None:
+    def nameless() -> str:
+        assert missing is not None
+        raise missing("getpwuid(): uid not found: 123456")
+
+    if missing is not None:
+        monkeypatch.setattr("getpass.getuser", nameless)
     run_id = night().night.run_id
     given = ["--store", str(tmp_path / "store"), "--reason", "meant"]
     for main, own in (

@@ -163,13 +163,13 @@ def test_the_entry_that_a_provider_is_answered_with_is_one_that_works(kind: str)
 
 
 def test_a_type_that_is_a_providers_name_is_answered_with_file_and_line(bench: Path) -> None:
-    bench.write_text(BENCH.replace("type: demo", "type: gemini"))
+    bench.write_text(BENCH.replace("type: demo", "type: groq"))
     with pytest.raises(ConfigError) as refused:
         chosen(bench)
     assert str(refused.value).splitlines() == [
-        "bench.yaml:9: models.1.type: 'gemini' is asked in OpenAI's protocol; write",
-        '  {name: demo, config: {model: "gemini-2.5-flash", '
-        'base_url: "https://generativelanguage.googleapis.com/v1beta/openai", api_key_env: GEMINI_API_KEY}}',
+        "bench.yaml:9: models.1.type: 'groq' is asked in OpenAI's protocol; write",
+        '  {name: demo, config: {model: "llama-3.3-70b-versatile", '
+        'base_url: "https://api.groq.com/openai/v1", api_key_env: GROQ_API_KEY}}',
     ]
 
 
@@ -235,7 +235,7 @@ def test_a_providers_exchange_comes_to_an_answer_or_to_its_own_words(
         bench, "--json", "--model", found.model, "--base-url", served.address + path, *key,
         "--set", "models.0.config.max_retries=0", env={found.key or "UNUSED": "the-key"},
     )  # fmt: skip
-    asked, headers, body = served.asked[0]
+    asked, headers, body = served.asked[-1]  # where there is a key, a look ahead went before
     assert asked == exchange["path"]
     assert headers.get("Authorization") == ("Bearer the-key" if found.key else None)
     assert (body["model"], body["messages"]) == (found.model, [{"role": "user", "content": "Say hello."}])

@@ -158,6 +158,8 @@ def test_other_commands_print_nothing_that_is_obeyed(
         (power_app, [str(config), "--set", f"prices.currency={json.dumps(HOSTILE)}", *store]),
         (power_app, [HOSTILE, *store]),
         (watch_app, [HOSTILE]),
+        (accept_app, [HOSTILE, "--reason", HOSTILE, *store]),
+        (mute_app, [HOSTILE, "--until", HOSTILE, "--reason", HOSTILE, *store]),
         (check_app, [HOSTILE]),
         (check_app, [str(config), "--set", f"{HOSTILE}=1"]),
         (init_app, [f"/dev/null/{HOSTILE}"]),
@@ -191,6 +193,8 @@ def test_every_command_line_has_its_cases_here() -> None:
         cwd=PROJECT, capture_output=True, text=True, check=True,
     ).stdout.split()  # fmt: skip
     tried = {
+        "accept",
+        "mute",
         "check",
         "deploy",
         "init",
@@ -270,6 +274,18 @@ def server_command(arguments: list[str]) -> None:
 
     with as_new_process(dict(os.environ), ["flows.server", *arguments]):
         main()
+
+
+def accept_app(arguments: list[str]) -> None:
+    from flows import accept
+
+    lines.command_line(accept.app, arguments)
+
+
+def mute_app(arguments: list[str]) -> None:
+    from flows import mute
+
+    lines.command_line(mute.app, arguments)
 
 
 def check_app(arguments: list[str]) -> None:
