@@ -4,7 +4,7 @@ import os
 import socket
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -120,6 +120,12 @@ class View:
         signs = [moment(event["occurred"]) for event in events]
         signs += [moment(line["timestamp"]) for line in self.ask("/logs/filter", logged)]
         return max((sign for sign in signs if sign is not None), default=None)
+
+    def events(self, name: str, seconds: float) -> list[dict[str, Any]]:
+        """The events of a name within so many seconds, the newest first."""
+        since = (self.now - timedelta(seconds=seconds)).isoformat()
+        wanted = {"event": {"name": [name]}, "occurred": {"since": since}, "order": "DESC"}
+        return list(self.ask("/events/filter", {"filter": wanted, "limit": 50})["events"])
 
     def _all(self, path: str, body: Mapping[str, Any]) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []

@@ -73,7 +73,9 @@ def watch_command(
         except (httpx.HTTPError, PrefectException) as error:
             raise ConnectionError(f"where notifications go is not known now: {error}") from error
 
-    watch = Watch(Times.from_environment(), Memory.load(), address, home() / "server" / "dlq")
+    watch = Watch(
+        Times.from_environment(), Memory.load(), address, home() / "server" / "dlq", stands_by=not once
+    )
     pages = (os.environ.get("PREFECT_UI_URL") or ui).rstrip("/")
     say(f"watching {ui}")
     while True:

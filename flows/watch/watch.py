@@ -23,6 +23,8 @@ LOOKED: Final = "nightjar.watch.looked"
 BACK: Final = timedelta(days=7)
 """How far back a watch that was away looks for runs that ended."""
 GONE_SECONDS: Final = 300.0
+VOICE_SECONDS: Final = 180.0
+"""An older watch that has not looked for so long leaves it to the next one to tell."""
 SLOW_SECONDS: Final = 10.0
 
 
@@ -35,7 +37,9 @@ def say(text: str) -> None:
 class Watch:
     """``address`` says where notifications go; ``letters`` is the folder of events that the server gave up.
 
-    One that is away for a while goes on from its memory.
+    One that is away for a while goes on from its memory. Of several watches on a server the one that began
+    first tells; the others mend and note what it tells: they stand by until it has not looked for a while.
+    One that ``stands_by`` to begin with sees others that began at the same time.
     """
 
     times: Times
@@ -46,6 +50,11 @@ class Watch:
     known_address: str | None = None
     away_since: float | None = None
     answers_since: datetime | None = None
+    stands_by: bool = False
+    began: str = field(default_factory=lambda: datetime.now(UTC).isoformat())
+    name: str = field(default_factory=lambda: str(uuid.uuid4()))
+    looks: int = 0
+    elder_looked: str = ""
 
     def look(self, view: View) -> bool:
         """Looks once at everything, mends, tells; whether all of it could be looked at."""
@@ -57,10 +66,13 @@ class Watch:
             self._ended,
             self._receipts,
         )
-        done = [self._attempted(step, view) for step in (self._find_address, *mends, self._silence)]
+        done = [
+            self._attempted(step, view) for step in (self._voice, self._find_address, *mends, self._silence)
+        ]
         complete = all(done)
         self.memory.looked = view.now.isoformat(timespec="seconds")
-        self._attempted(_beat, view)
+        self.looks += 1
+        self._attempted(self._beat, view)
         if complete:
             self._attempted(_ping, view)
         self._attempted(self._save, view)
@@ -100,9 +112,45 @@ class Watch:
     def _find_address(self, view: View) -> None:
         self.known_address = self.address()
 
+    def _voice(self, view: View) -> None:
+        """Decides who tells: the watch that began first, of those that looked lately."""
+        try:
+            beats = view.events(LOOKED, VOICE_SECONDS)
+        except OSError as error:  # told twice is better than not at all
+            say(f"other watches can't be seen: {error}")
+            beats = []
+        elders = [
+            beat["occurred"]
+            for beat in beats
+            if (began := beat["payload"].get("began")) and (began, beat["payload"]["watch"]) < self._own
+        ]
+        if elders:
+            self.elder_looked, self.stands_by = max(elders), True
+        elif self.stands_by and self.looks:
+            self.stands_by = False
+            # What is noted has no fractions of a second.
+            since = datetime.fromisoformat(self.elder_looked or self.began).replace(microsecond=0)
+            for noted in (self.memory.told, self.memory.lasting):
+                for key in [key for key, at in noted.items() if datetime.fromisoformat(at) >= since]:
+                    del noted[key]  # nobody has told it
+
+    @property
+    def _own(self) -> tuple[str, str]:
+        return self.began, self.name
+
     @property
     def _post(self) -> Post | None:
-        return post_to(self.known_address) if self.known_address else None
+        return post_to(self.known_address) if self.known_address and not self.stands_by else None
+
+    def _beat(self, view: View) -> None:
+        event = {
+            "id": str(uuid.uuid4()),
+            "occurred": datetime.now(UTC).isoformat(),
+            "event": LOOKED,
+            "resource": {"prefect.resource.id": "nightjar.watch"},
+            "payload": {"watch": self.name, "began": self.began},
+        }
+        view.ask("/events", [event])
 
     def _pending(self, view: View) -> None:
         self._lasting(mend.pending_runs(view, self.times, self.memory.taken), "pending:")
@@ -171,17 +219,6 @@ class Watch:
     def memory_now() -> str:
         """This moment, as the memory has it."""
         return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def _beat(view: View) -> None:
-    event = {
-        "id": str(uuid.uuid4()),
-        "occurred": datetime.now(UTC).isoformat(),
-        "event": LOOKED,
-        "resource": {"prefect.resource.id": "nightjar.watch"},
-        "payload": {},
-    }
-    view.ask("/events", [event])
 
 
 def _ping(view: View) -> None:

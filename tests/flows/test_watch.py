@@ -41,6 +41,7 @@ class Server:
     signs: dict[str, str] = field(default_factory=dict)
     changed: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     emitted: list[str] = field(default_factory=list)
+    beats: list[dict[str, Any]] = field(default_factory=list)
     away: bool = False
 
     def ask(self, path: str, body: Any = None) -> Any:
@@ -75,6 +76,9 @@ class Server:
         if not rest:
             self.emitted += [event["event"] for event in body]
             return None
+        if "event" in body["filter"] and "resource" not in body["filter"]:
+            since = body["filter"]["occurred"]["since"]
+            return {"events": [beat for beat in self.beats if beat["occurred"] >= since]}
         run = body["filter"]["resource"]["id"][0].rpartition(".")[2]
         return {"events": [{"occurred": self.signs[run]}] if run in self.signs else []}
 
@@ -446,6 +450,69 @@ def test_a_watch_that_is_started_anew_tells_nothing_twice(
     watch.watch.memory = Memory.load()
     watch.look()
     assert len(told) == 2
+
+
+def beat(server: Server, minutes_ago: float, began: str = "2026-01-01T00:00:00+00:00") -> None:
+    """Another watch looked."""
+    server.beats.append({"occurred": at(minutes_ago), "payload": {"watch": "other", "began": began}})
+
+
+def test_a_younger_watch_mends_and_leaves_telling_to_the_elder_one(
+    watch: Looking, server: Server, told: list[dict[str, Any]]
+) -> None:
+    server.add("SCHEDULED", 30, "Late")
+    lost = server.add("RUNNING", 30)
+    beat(server, 0)
+    watch.look()
+    assert told == []
+    assert [run for run, _ in server.changed] == [lost["id"]]
+
+
+def test_what_an_elder_watch_did_not_live_to_tell_is_told_by_the_next_and_nothing_twice(
+    watch: Looking, server: Server, told: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def noted_at(minutes_ago: float) -> None:
+        monkeypatch.setattr(Watch, "memory_now", staticmethod(lambda: at(minutes_ago)))
+
+    beat(server, 0)
+    server.add("SCHEDULED", 30, "Late")  # the elder one told it before it looked the last time
+    noted_at(1)
+    watch.look()
+    failed = server.add("FAILED", 5)  # which it did not live to see
+    noted_at(-1)
+    watch.look(1)
+    assert told == []
+    server.workers[0]["last_heartbeat_time"] = at(-5)
+    watch.look(5)
+    assert [message["url"] for message in told] == [f"http://ui/runs/flow-run/{failed['id']}"]
+
+
+def test_a_watch_that_is_younger_than_nobody_tells_from_its_second_look_on(
+    watch: Looking, server: Server, told: list[dict[str, Any]]
+) -> None:
+    watch.watch.stands_by = True
+    server.add("SCHEDULED", 30, "Late")
+    beat(server, 0, "2999-01-01T00:00:00+00:00")  # it began later, and leaves it to this one
+    watch.look()
+    assert told == []
+    for minute in (1, 2):
+        watch.look(minute)
+    assert len(told) == 1
+
+
+def test_a_watch_that_can_not_see_others_tells_all_the_same(
+    watch: Looking, server: Server, told: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch.watch.stands_by = True
+    server.add("FAILED", 5)
+
+    def refused(*_: Any) -> Any:
+        raise OSError("503: database is locked")
+
+    monkeypatch.setattr(View, "events", refused)
+    for minute in (0, 1, 2):
+        watch.look(minute)
+    assert texts(told) == ["nightly 02:30 ended Failed: said so"]
 
 
 def test_a_step_that_fails_does_not_keep_the_others_from_looking(

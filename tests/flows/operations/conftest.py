@@ -186,11 +186,14 @@ class Prefect:
         )  # fmt: skip
 
     @contextmanager
-    def watch(self, **times: str) -> Iterator[Process]:
-        """The watch, which looks every two seconds; ``times`` are as their variables, ``missed="20s"``."""
-        env = {f"NIGHTJAR_{name.upper()}_AFTER": time for name, time in times.items()}
+    def watch(self, name: str = "", **times: str) -> Iterator[Process]:
+        """The watch, which looks every two seconds; ``times`` are as their variables, ``missed="20s"``. One
+        with a name is another one, with a home of its own as on another machine."""
+        env = {f"NIGHTJAR_{what.upper()}_AFTER": time for what, time in times.items()}
+        if name:
+            env["NIGHTJAR_HOME"] = str(self.folder / name)
         command = [sys.executable, "-m", "flows.watch", "--every", "2"]
-        watch = Process(command, self.folder / "watch.log", self.env | env).start()
+        watch = Process(command, self.folder / f"watch{name}.log", self.env | env).start()
         try:
             yield watch
         finally:

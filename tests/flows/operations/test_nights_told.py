@@ -148,6 +148,21 @@ def test_that_no_worker_takes_the_night_of_one_that_was_killed_is_told_once(
 
 
 @pytest.mark.services
+def test_two_watches_on_one_server_tell_what_they_find_once(
+    prefect: Any, suite: Path, told: list[dict[str, Any]], webhook: str, until: Callable[..., Any]
+) -> None:
+    prefect.deploy()
+    prefect.automations(webhook)
+    run = prefect.trigger("suite/nightly", {"suite": str(suite)})
+    with prefect.watch(late="5s"), prefect.watch("other", late="5s"):
+        until(lambda: told, "one of them tells")
+        before = len(_looks(prefect))
+        until(lambda: len(_looks(prefect)) >= before + 4, "both look again")
+    (message,) = told
+    assert run in message["url"]
+
+
+@pytest.mark.services
 def test_a_verdict_that_nobody_could_be_told_is_told_once_by_the_watch_after_a_restart_of_the_server(
     prefect: Any,
     suite: Path,
@@ -236,5 +251,9 @@ def test_a_verdict_is_told_once_whatever_the_server_goes_through(
 
 
 def _events(prefect: Any) -> str:
-    body = {"filter": {"event": {"name": ["nightjar.watch.looked"]}}, "limit": 5}
-    return json.dumps(prefect.ask("POST", "/events/filter", body)["events"])
+    return json.dumps(_looks(prefect)[:5])
+
+
+def _looks(prefect: Any) -> list[dict[str, Any]]:
+    body = {"filter": {"event": {"name": ["nightjar.watch.looked"]}}, "limit": 50}
+    return list(prefect.ask("POST", "/events/filter", body)["events"])
