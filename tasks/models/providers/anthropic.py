@@ -1,9 +1,8 @@
 """The type ``anthropic``: Anthropic's Messages API.
 
-It is asked by the own engine: its official client is made by the same generator as OpenAI's, which costs
-several times the CPU of a request. A chat of OpenAI's form becomes a system prompt and turns of blocks; the
-blocks of a reply become answer, thought and calls. What the API has no field for is refused before anything
-is asked.
+It is asked by the own engine, as other endpoints are: limits, retries and kept replies are the same. A chat
+of OpenAI's form becomes a system prompt and turns of blocks; the blocks of a reply become answer, thought and
+calls. What the API has no field for is refused before anything is asked.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
