@@ -41,6 +41,7 @@ def with_recorded_prompts(config: EvalConfig) -> EvalConfig:
         return config.model_copy(update=changed | {"models": _joined(config.models, names)})
     texts = {_text(prompt, config.base_dir): prompt.name for prompt in config.prompt_templates}
     named = {texts[value]: value for value in recorded if value in texts}
+    named |= {prompt.name: prompt.name for prompt in config.prompt_templates if prompt.name in recorded}
     return config.model_copy(update={"models": _joined(config.models, named)})
 
 
@@ -89,12 +90,10 @@ def _text(prompt: PromptTemplate, base_dir: str) -> str:
 
 
 def _joined(models: Sequence[ModelConfig], names: Mapping[str, str]) -> tuple[ModelConfig, ...]:
-    """The models, each with what its rows call a prompt that has another name here."""
-    differing = {name: value for name, value in names.items() if name != value}
-    if not differing:
-        return tuple(models)
+    """The models, each with what its rows call the prompts: a file of one prompt answers no other that is
+    known."""
     return tuple(
-        model.model_copy(update={"config": model.config.model_copy(update={"prompts": differing})})
+        model.model_copy(update={"config": model.config.model_copy(update={"prompts": dict(names)})})
         if isinstance(model.config, ReplayConfig)
         else model
         for model in models

@@ -176,6 +176,42 @@ def test_prompts_that_stand_in_the_metadata_alone_are_prompts(evaluate: Evaluate
     assert counts == {"T1": 16, LONG: 8}
 
 
+@pytest.mark.parametrize(
+    "prompts",
+    [
+        {},
+        {
+            "prompt_template": None,
+            "prompt_templates": [{"name": "T1", "template": "x"}, {"name": "steps", "template": LONG}],
+        },
+    ],
+    ids=["of the metadata", "by name and text"],
+)
+def test_a_recording_of_one_prompt_answers_no_other(
+    evaluate: Evaluate, tmp_path: Path, prompts: dict[str, Any]
+) -> None:
+    """A's file has two prompts, and B's one of them."""
+    rows = two_prompts()
+    written(tmp_path / "b.jsonl", [line for line in rows if line["model_name"] == "B"])
+    entries = [
+        {"name": name, "type": "replay", "config": {"path": path}}
+        for name, path in (("A", "responses.jsonl"), ("B", "b.jsonl"))
+    ]
+    own = [line for line in rows if line["model_name"] == "A"]
+    ran = evaluate(config(tmp_path, own, [COUNT], models=entries, **prompts))
+    assert ran.code == 0, ran.err
+    found = lines(tmp_path / "out" / "metrics.jsonl")
+    assert {line["metadata.prompt_template"]: line["count"] for line in found} == {"T1": 16, LONG: 8}
+
+
+def test_a_prompt_that_nobody_recorded_has_no_answers_of_another(evaluate: Evaluate, tmp_path: Path) -> None:
+    named = [{"name": "T1", "template": "x"}, {"name": "steps", "template": LONG}]
+    rows = [line for line in two_prompts() if line["metadata"]["prompt_template"] == "T1"]
+    evaluate(config(tmp_path, rows, [COUNT], prompt_template=None, prompt_templates=named), "--force")
+    found = lines(tmp_path / "out" / "metrics.jsonl")
+    assert {line["metadata.prompt_template"]: line["count"] for line in found} == {"T1": 16}
+
+
 def test_one_prompt_of_the_metadata_names_the_benchmark_s_own(evaluate: Evaluate, tmp_path: Path) -> None:
     rows = [line for line in two_prompts() if line["metadata"]["prompt_template"] == "T1"]
     ran = evaluate(config(tmp_path, rows, [PAIR]))

@@ -57,7 +57,8 @@ def _part(file: MadeFile, path: Path, recording: int, model: str, prompt: str | 
     requests = pa.RecordBatch.from_pylist(
         [_request(number, item, name) for number, item in enumerate(file.items)], schema=REQUESTS
     )
-    entry = {"name": model, "type": "replay", "config": {"path": path.name}}
+    named = {prompt: prompt for prompt in file.prompts if prompt is not None}
+    entry = {"name": model, "type": "replay", "config": {"path": path.name, "prompts": named}}
     provider: Any = provider_of(ModelConfig.model_validate(entry), path.parent)
     options = InferenceOptions(
         sampling=SampleParams(num_samples=file.num_samples), journal_dir=path.parent, base_dir=path.parent

@@ -74,7 +74,7 @@ class ReplayConfig(Frozen):
     )
     field: str | None = Field(None, description="dotted path into the item, e.g. gpt.solution")
     prompts: dict[str, str] = Field(
-        default_factory=dict, description="name of a prompt → what its rows call it, where that differs"
+        default_factory=dict, description="name of a prompt → what its rows call it"
     )
 
     @model_validator(mode="after")
@@ -173,9 +173,15 @@ class _Source:
 
 def _file_lookup(model_name: str, path: Path, prompts: Mapping[str, str]) -> FindRecorded:
     recordings = recording_file(path)
+    only = recordings.metadata_prompts[0] if len(recordings.metadata_prompts) == 1 else None
+    # Of a file with one prompt rows are found by item alone: that is right for its own prompt, and for any
+    # where no other is known.
+    others = only is not None and only in prompts.values()
 
     def find(row: Mapping[str, Any], sample: int) -> Recorded:
         prompt = prompts.get(row["prompt_template"], row["prompt_template"])
+        if others and prompt != only:
+            return None
         return recordings.find(RecordedKey(model_name, prompt, row["item_id"], sample))
 
     return find
