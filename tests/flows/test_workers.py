@@ -75,7 +75,7 @@ def test_results_do_not_depend_on_the_number_of_processes(evaluate: Evaluate, tm
     for name, alone, shared in zip(FILES, *written, strict=True):
         assert alone == shared, name
     assert found[0] == found[1]
-    assert {finding["kind"]: finding["count"] for finding in found[0]}["requests_failed"] == 10
+    assert {finding["kind"]: finding["count"] for finding in found[0]}["recording_absent"] == 10
 
 
 def test_a_process_that_dies_while_a_run_is_published_costs_no_number(
