@@ -6,6 +6,7 @@ it decides whether the run counts as complete.
 """
 
 import json
+import logging
 import platform
 import shlex
 from collections import defaultdict
@@ -51,6 +52,8 @@ from tasks.workers import workers
 if TYPE_CHECKING:
     import pandas as pd
 
+
+logger = logging.getLogger(__name__)
 
 LIBRARIES = ("prefect", "numpy", "pyarrow", "openai", "aiohttp", "sacrebleu", "rouge-score")
 
@@ -106,27 +109,29 @@ def publish_run(run: Run, task_runs: TaskRuns) -> RunOutcome:
     made = publish.with_options(assets=run_assets(info.run_id, info.benchmark, publication.output))
     published: Published = made.submit(publication, workspace=run.workspace).result()
     outcome = _outcome(run, published, over_budget, info.stopped)
-    unsent = [
-        f"not published to {name}: {entry['error']}"
-        for name, entry in _send(run, Path(publication.output)).items()
-        if entry["error"] is not None
-    ]
-    return replace(outcome, summary="; ".join([outcome.summary, *unsent]))
+    return replace(outcome, summary="; ".join([outcome.summary, *_send(run, Path(publication.output))]))
 
 
-def _send(run: Run, folder: Path) -> dict[str, dict[str, Any]]:
-    """Sends the numbers to each destination. Says in the manifest where they are, and which did not take
-    them: their steps are red, and the numbers stand."""
+def _send(run: Run, folder: Path) -> Iterator[str]:
+    """Sends the numbers to each destination, and says what went wrong: the steps of those that did not take
+    them are red, and the numbers stand. Where they are stands in the manifest."""
     futures = {entry.name: publish_to.submit(entry, str(folder)) for entry in run.plan.config.publish}
     sent: dict[str, dict[str, Any]] = {}
     for name, future in futures.items():
         done = finished(future)
         places = list(future.result()) if done.is_completed() else []
         sent[name] = {"places": places, "error": None if done.is_completed() else reason_of(done)}
-    if sent:
+        if not done.is_completed():
+            yield f"not published to {name}: {sent[name]['error']}"
+    if not sent:
+        return
+    try:
         manifest = json.loads((folder / MANIFEST).read_text("utf-8"))
         write_json(folder / MANIFEST, manifest | {"published": sent})
-    return sent
+    except OSError as error:
+        told = f"where it was published does not stand in {MANIFEST}: {error}"
+        logger.warning("%s", told)
+        yield told
 
 
 def _index_folder(output: str, store: Store) -> str | None:

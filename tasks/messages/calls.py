@@ -107,10 +107,11 @@ def parsed_calls(text: str | None) -> list[Call]:
     """
     if text is None:
         return []
-    return [{**call, "arguments": _value(call["arguments"])} for call in orjson.loads(text)]
+    return [{**call, "arguments": call_arguments(call["arguments"])} for call in orjson.loads(text)]
 
 
-def _value(arguments: str) -> Any:
+def call_arguments(arguments: str) -> Any:
+    """A call's arguments as an object; as the text they are where they are none."""
     if not arguments.strip():
         return {}
     try:

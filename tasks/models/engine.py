@@ -26,6 +26,7 @@ from tasks.models.answers.first import FirstAnswers
 from tasks.models.answers.journal import FLUSH_SECONDS, AnswerWriter
 from tasks.models.config import Price
 from tasks.models.errors import (
+    BadRequest,
     ConnectionFault,
     EndpointDead,
     EndpointError,
@@ -308,7 +309,7 @@ class Engine:
         attempts = Attempts()
         state = self._state
         try:
-            calls = codec.calls(requests)
+            calls = _calls(codec, requests)
             answers = await self._until_answered(codec, requests, calls, attempts)
         except PermanentError as error:
             if len({(request.prompt, request.continuation) for request in requests}) > 1:
@@ -416,6 +417,19 @@ async def _until_first(workers: "asyncio.Future[Any]", supervisor: "asyncio.Futu
     await asyncio.wait({workers, supervisor}, return_when=asyncio.FIRST_COMPLETED)
     if not workers.done():
         supervisor.result()
+
+
+def _calls(codec: Codec, requests: Sequence[Request]) -> Sequence[Call]:
+    """The calls of the requests; whatever else a prompt makes their writer raise is a fault of these requests
+    alone, and no fault of the run.
+    """
+    try:
+        return codec.calls(requests)
+    except (RequestError, NightjarError):
+        raise
+    except Exception as error:
+        said = shortened(str(error))
+        raise BadRequest(f"the request can't be written ({type(error).__name__}: {said})") from error
 
 
 def _read(

@@ -132,3 +132,20 @@ def test_a_model_without_a_number_has_no_document(evaluate: Callable[..., Any], 
         "org/one"
     ]
     shutil.rmtree(tmp_path / "there")
+
+
+def test_a_manifest_that_cannot_be_written_again_costs_no_numbers(
+    evaluate: Callable[..., Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def full(path: Path, document: Mapping[str, Any]) -> None:
+        raise OSError(28, "No space left on device", str(path))
+
+    monkeypatch.setattr("flows.eval.publishing.write_json", full)
+    ran = evaluate(written(tmp_path, ["every_eval_ever"]), "--json")
+    assert ran.code == 0, ran.err
+    told = "where it was published does not stand in manifest.json: [Errno 28] No space left on device"
+    assert told in ran.document["message"]
+    assert told in caplog.text

@@ -13,8 +13,8 @@ import orjson
 from pydantic import Field
 
 from tasks.messages.calls import calls_text
-from tasks.messages.chat import SYSTEM_ROLES, Message, chat_body, content_text
-from tasks.messages.media import ReadMedia, media_size, refuse_media, sent_messages
+from tasks.messages.chat import Message, content_text
+from tasks.messages.media import ReadMedia, refuse_media
 from tasks.models.config import ModelConfig, ReasoningConfig, SampleParams
 from tasks.models.errors import (
     REFUSED,
@@ -22,18 +22,19 @@ from tasks.models.errors import (
     BadRequest,
     MalformedBody,
     ModelError,
-    NotServed,
     RequestError,
 )
 from tasks.models.http import ModelListing, Wire, body_error, json_object, status_error
-from tasks.models.providers.openai.generation import ParsedChoice, thought_tokens
-from tasks.models.providers.provider import (
-    PROBE_SECONDS,
-    AddressedConfig,
-    AskedProvider,
-    ServedModel,
+from tasks.models.providers.native import (
+    Chat,
+    NativeCodec,
+    NativeConfig,
+    NativeProvider,
+    arguments_object,
 )
-from tasks.models.records import Answer, Call, Codec, Request, text_or_none, usage_of
+from tasks.models.providers.openai.generation import ParsedChoice, thought_tokens
+from tasks.models.providers.provider import ServedModel
+from tasks.models.records import Answer, Request, text_or_none, usage_of
 from tasks.models.registry import provider
 
 API_VERSION: Final = "2023-06-01"
@@ -55,24 +56,21 @@ FINISHES: Final[Mapping[str, str]] = {
 """Its stop reasons in the words of our answers; others stay as they are."""
 
 
-class AnthropicConfig(AddressedConfig):
+class AnthropicConfig(NativeConfig):
     """Anthropic's Messages API and how hard it may be driven."""
 
     base_url: str = Field("https://api.anthropic.com/v1", description="address of the API, up to /v1")
-    extra_body: dict[str, Any] = Field(
-        default_factory=dict, description="sent along with every request as it is"
-    )
-    stream: bool = Field(False, description="receive answers piece by piece")
     prompt_caching: bool = Field(
         False, description="mark all that stands before the last message to be cached by the provider"
     )
 
 
 @provider("anthropic")
-class Anthropic(AskedProvider[AnthropicConfig]):
+class Anthropic(NativeProvider[AnthropicConfig]):
     """Models of Anthropic by their own API."""
 
     schema = AnthropicConfig
+    takes = TAKEN
 
     @classmethod
     def check(cls, model: ModelConfig) -> None:
@@ -83,13 +81,6 @@ class Anthropic(AskedProvider[AnthropicConfig]):
         if model.reasoning.budget_as not in (None, "anthropic"):
             raise ValueError("reasoning.budget_as: type anthropic takes a budget as anthropic alone")
 
-    def facts(self) -> dict[str, Any]:
-        """Name, address or ``identity``, and ``extra_body``."""
-        model, config = self.model, self.config
-        extra = {"extra_body": config.extra_body} if config.extra_body else {}
-        place = {"base_url": config.base_url} if model.identity is None else {"identity": model.identity}
-        return {"model": model.served_name, **place, **extra}
-
     def headers(self, key: str | None) -> dict[str, str]:
         """The API's version, and the key where there is one."""
         return {"anthropic-version": API_VERSION, **({} if key is None else {"x-api-key": key})}
@@ -98,32 +89,13 @@ class Anthropic(AskedProvider[AnthropicConfig]):
         """Errors as the API gives them, and its own events."""
         return Wire(failure=_failure, stream=StreamedMessage)
 
-    def codec(self, kind: Any, sampling: SampleParams, media: ReadMedia = refuse_media) -> Codec:
-        """Messages; raises ModelError for a sampling parameter that the API does not have."""
-        refused = [name for name in sampling.sent() if name not in TAKEN]
-        refused += [name for name in ("seed", "n") if getattr(sampling, name) is not None]
-        if refused:
-            raise ModelError(
-                f"model {self.model.name!r}: sample_params.{refused[0]}: type anthropic can't be told it; "
-                f"leave it out, or ask a model of type openai (it takes {', '.join(sorted(TAKEN))})"
-            )
-        name = self.model.served_name
-        return Messages(name, self.config, message_fields(self.model, sampling), media)
+    def encoder(self, sampling: SampleParams, media: ReadMedia) -> NativeCodec:
+        """Messages."""
+        return Messages(self.model.served_name, self.config, message_fields(self.model, sampling), media)
 
     async def listing(self, served: ServedModel[Any]) -> ModelListing:
-        """The model alone, which the API looks up by its name or alias; raises ModelError where it is not
-        known."""
-        transport = self.http(served, 1)
-        try:
-            entry, headers = await transport.get(f"models/{served.model}", PROBE_SECONDS)
-            return ModelListing({served.model: entry}, headers)
-        except NotServed as error:
-            raise ModelError(
-                f"model {self.model.name!r}: {served.base_url} knows no model {served.model!r} ({error}); "
-                "set config.model to one that the provider's page of models names"
-            ) from error
-        finally:
-            await transport.close()
+        """The model alone, by its name or alias."""
+        return await self.entry(served, f"models/{served.model}")
 
 
 def message_fields(model: ModelConfig, sampling: SampleParams) -> dict[str, Any]:
@@ -169,36 +141,27 @@ def _tool_choice(choice: Any) -> dict[str, Any]:
     return {"type": "any" if choice == "required" else choice}
 
 
-class Messages(Codec):
-    """One request a call."""
+class Messages(NativeCodec):
+    """A system prompt and turns of blocks."""
 
     def __init__(
         self, model: str, config: AnthropicConfig, fields: Mapping[str, Any], media: ReadMedia = refuse_media
     ) -> None:
+        super().__init__("messages", media)
         streaming = {"stream": True} if config.stream else {}
         self._body = {"model": model, **fields, **streaming, **config.extra_body}
         self._marks_prefix = config.prompt_caching
-        self._media = media
 
-    def calls(self, requests: Sequence[Request]) -> list[Call]:
-        """A prompt that is no chat is what a user says."""
-        (request,) = requests
-        chat: dict[str, Any] = (
-            chat_body(request.prompt)
-            if request.chat
-            else {"messages": [{"role": "user", "content": request.prompt}]}
-        )
-        messages = sent_messages(chat["messages"], self._media)
-        said = [message for message in messages if message["role"] not in SYSTEM_ROLES]
-        system = "\n\n".join(content_text(m["content"]) for m in messages if m["role"] in SYSTEM_ROLES)
-        body = {**self._body, "messages": _turns(said)}
-        if system:
-            body["system"] = [{"type": "text", "text": system}]
-        if chat.get("tools"):
-            body["tools"] = [_tool(tool["function"]) for tool in chat["tools"]]
+    def body(self, chat: Chat) -> dict[str, Any]:
+        """Results of tools are said by the user."""
+        body = {**self._body, "messages": _turns(chat.messages)}
+        if chat.system:
+            body["system"] = [{"type": "text", "text": chat.system}]
+        if chat.functions:
+            body["tools"] = [_tool(function) for function in chat.functions]
         if self._marks_prefix:
             _mark_prefix(body)
-        return [Call("messages", body, media_size(messages))]
+        return body
 
     def read(self, request: Request, part: Mapping[str, Any]) -> Answer:
         """What the blocks say; raises MalformedBody."""
@@ -279,8 +242,8 @@ def _blocks(message: Message) -> Iterator[dict[str, Any]]:
             yield _block(part)
     for call in message.get("tool_calls") or ():
         function = call["function"]
-        arguments = orjson.loads(function["arguments"] or "{}")
-        yield {"type": "tool_use", "id": call["id"], "name": function["name"], "input": arguments}
+        given = arguments_object(function["arguments"])
+        yield {"type": "tool_use", "id": call["id"], "name": function["name"], "input": given}
 
 
 def _block(part: Mapping[str, Any]) -> dict[str, Any]:

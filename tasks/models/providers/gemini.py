@@ -13,8 +13,8 @@ import orjson
 from pydantic import Field
 
 from tasks.messages.calls import calls_text
-from tasks.messages.chat import SYSTEM_ROLES, Message, chat_body, content_text
-from tasks.messages.media import ReadMedia, media_size, refuse_media, sent_messages
+from tasks.messages.chat import Message, content_text
+from tasks.messages.media import ReadMedia, refuse_media
 from tasks.models.config import ModelConfig, ReasoningConfig, SampleParams
 from tasks.models.errors import (
     FILTERED,
@@ -23,18 +23,19 @@ from tasks.models.errors import (
     EmptyAnswer,
     MalformedBody,
     ModelError,
-    NotServed,
     RateLimited,
     RequestError,
 )
 from tasks.models.http import ModelListing, Wire, answer_body, body_error, json_object, status_error
-from tasks.models.providers.provider import (
-    PROBE_SECONDS,
-    AddressedConfig,
-    AskedProvider,
-    ServedModel,
+from tasks.models.providers.native import (
+    Chat,
+    NativeCodec,
+    NativeConfig,
+    NativeProvider,
+    arguments_object,
 )
-from tasks.models.records import Answer, Call, Codec, Request, text_or_none, usage_of
+from tasks.models.providers.provider import ServedModel
+from tasks.models.records import Answer, Request, text_or_none, usage_of
 from tasks.models.registry import provider
 
 FIELDS: Final[Mapping[str, str]] = {
@@ -48,7 +49,7 @@ FIELDS: Final[Mapping[str, str]] = {
     "frequency_penalty": "frequencyPenalty",
 }
 """Sampling parameters by what the API calls them."""
-TAKEN: Final = frozenset({*FIELDS, "response_format", "tool_choice", "reasoning_effort"})
+TAKEN: Final = frozenset({*FIELDS, "response_format", "tool_choice", "reasoning_effort", "seed"})
 FINISHES: Final[Mapping[str, str]] = {
     "STOP": "stop",
     "MAX_TOKENS": "length",
@@ -64,7 +65,7 @@ UNSIGNED: Final = "skip_thought_signature_validator"
 """What the API takes, by its documentation, in place of the signature of a call that it did not just make."""
 
 
-class GeminiConfig(AddressedConfig):
+class GeminiConfig(NativeConfig):
     """Google's Gemini API and how hard it may be driven."""
 
     base_url: str = Field(
@@ -73,14 +74,14 @@ class GeminiConfig(AddressedConfig):
     extra_body: dict[str, Any] = Field(
         default_factory=dict, description="sent along with every request as it is, such as safetySettings"
     )
-    stream: bool = Field(False, description="receive answers piece by piece")
 
 
 @provider("gemini")
-class Gemini(AskedProvider[GeminiConfig]):
+class Gemini(NativeProvider[GeminiConfig]):
     """Models of Google by their own API."""
 
     schema = GeminiConfig
+    takes = TAKEN
 
     @classmethod
     def check(cls, model: ModelConfig) -> None:
@@ -91,13 +92,6 @@ class Gemini(AskedProvider[GeminiConfig]):
         if model.reasoning.budget_as not in (None, "gemini"):
             raise ValueError("reasoning.budget_as: type gemini takes a budget as gemini alone")
 
-    def facts(self) -> dict[str, Any]:
-        """Name, address or ``identity``, and ``extra_body``."""
-        model, config = self.model, self.config
-        extra = {"extra_body": config.extra_body} if config.extra_body else {}
-        place = {"base_url": config.base_url} if model.identity is None else {"identity": model.identity}
-        return {"model": model.served_name, **place, **extra}
-
     def headers(self, key: str | None) -> dict[str, str]:
         """The key."""
         return {} if key is None else {"x-goog-api-key": key}
@@ -106,31 +100,13 @@ class Gemini(AskedProvider[GeminiConfig]):
         """Errors as the API gives them, and chunks that are replies themselves."""
         return Wire(failure=_failure, body=lambda content: _named(answer_body(content)), stream=StreamedParts)
 
-    def codec(self, kind: Any, sampling: SampleParams, media: ReadMedia = refuse_media) -> Codec:
-        """Contents; raises ModelError for a sampling parameter that the API does not have."""
-        refused = [name for name in sampling.sent() if name not in TAKEN]
-        refused += ["n"] if sampling.n is not None else []
-        if refused:
-            raise ModelError(
-                f"model {self.model.name!r}: sample_params.{refused[0]}: type gemini can't be told it; "
-                f"leave it out, or ask a model of type openai (it takes {', '.join(sorted(TAKEN))}, seed)"
-            )
-        name = self.model.served_name
-        return Contents(name, self.config, content_fields(self.model, sampling), media)
+    def encoder(self, sampling: SampleParams, media: ReadMedia) -> NativeCodec:
+        """Contents."""
+        return Contents(self.model.served_name, self.config, content_fields(self.model, sampling), media)
 
     async def listing(self, served: ServedModel[Any]) -> ModelListing:
-        """The model alone, which the API looks up by its name; raises ModelError where it is not known."""
-        transport = self.http(served, 1)
-        try:
-            entry, headers = await transport.get(_place(served.model), PROBE_SECONDS)
-            return ModelListing({served.model: entry}, headers)
-        except NotServed as error:
-            raise ModelError(
-                f"model {self.model.name!r}: {served.base_url} knows no model {served.model!r} ({error}); "
-                "set config.model to one that the provider's page of models names"
-            ) from error
-        finally:
-            await transport.close()
+        """The model alone, by its name."""
+        return await self.entry(served, _place(served.model))
 
 
 def _place(model: str) -> str:
@@ -177,36 +153,26 @@ def _tool_choice(choice: Any) -> dict[str, Any]:
     return {"mode": {"required": "ANY"}.get(choice, str(choice).upper())}
 
 
-class Contents(Codec):
-    """One request a call."""
+class Contents(NativeCodec):
+    """A system instruction and contents of parts."""
 
     def __init__(
         self, model: str, config: GeminiConfig, fields: Mapping[str, Any], media: ReadMedia = refuse_media
     ) -> None:
         method = "streamGenerateContent?alt=sse" if config.stream else "generateContent"
-        self._path = f"{_place(model)}:{method}"
+        super().__init__(f"{_place(model)}:{method}", media)
         self._fields = {**fields, **config.extra_body}
-        self._media = media
 
-    def calls(self, requests: Sequence[Request]) -> list[Call]:
-        """A prompt that is no chat is what a user says."""
-        (request,) = requests
-        chat: dict[str, Any] = (
-            chat_body(request.prompt)
-            if request.chat
-            else {"messages": [{"role": "user", "content": request.prompt}]}
-        )
-        messages = sent_messages(chat["messages"], self._media)
-        said = [message for message in messages if message["role"] not in SYSTEM_ROLES]
-        system = "\n\n".join(content_text(m["content"]) for m in messages if m["role"] in SYSTEM_ROLES)
-        body: dict[str, Any] = {**self._fields, "contents": _contents(said)}
-        if system:
-            body["systemInstruction"] = {"parts": [{"text": system}]}
-        if chat.get("tools"):
-            body["tools"] = [{"functionDeclarations": [_tool(tool["function"]) for tool in chat["tools"]]}]
-        if request.seed is not None:
-            body["generationConfig"] = {**body.get("generationConfig", {}), "seed": request.seed}
-        return [Call(self._path, body, media_size(messages))]
+    def body(self, chat: Chat) -> dict[str, Any]:
+        """Results of tools are said by the user."""
+        body: dict[str, Any] = {**self._fields, "contents": _contents(chat.messages)}
+        if chat.system:
+            body["systemInstruction"] = {"parts": [{"text": chat.system}]}
+        if chat.functions:
+            body["tools"] = [{"functionDeclarations": [_tool(function) for function in chat.functions]}]
+        if chat.seed is not None:
+            body["generationConfig"] = {**body.get("generationConfig", {}), "seed": chat.seed}
+        return body
 
     def read(self, request: Request, part: Mapping[str, Any]) -> Answer:
         """What the candidate's parts say; raises MalformedBody, EmptyAnswer."""
@@ -296,9 +262,9 @@ def _said(message: Message, names: Mapping[str, str]) -> Iterator[dict[str, Any]
         if part["type"] != "text" or part["text"]:
             yield _part(part)
     for call in message.get("tool_calls") or ():
-        arguments = orjson.loads(call["function"]["arguments"] or "{}")
+        given = arguments_object(call["function"]["arguments"])
         yield {
-            "functionCall": {"name": call["function"]["name"], "args": arguments},
+            "functionCall": {"name": call["function"]["name"], "args": given},
             "thoughtSignature": UNSIGNED,
         }
 

@@ -5,14 +5,14 @@ thought and calls. Nothing is stored by the provider. What the API has no field 
 is asked.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from pydantic import Field
 
 from tasks.messages.calls import calls_text
-from tasks.messages.chat import SYSTEM_ROLES, Message, chat_body, content_text
-from tasks.messages.media import ReadMedia, media_size, refuse_media, sent_messages
+from tasks.messages.chat import Message, content_text
+from tasks.messages.media import ReadMedia, refuse_media
 from tasks.models.config import ModelConfig, SampleParams
 from tasks.models.errors import (
     FILTERED,
@@ -20,12 +20,11 @@ from tasks.models.errors import (
     BadRequest,
     EmptyAnswer,
     MalformedBody,
-    ModelError,
     shortened,
 )
 from tasks.models.http import Wire, body_error, json_object
-from tasks.models.providers.provider import AddressedConfig, AskedProvider
-from tasks.models.records import Answer, Call, Codec, Request, text_or_none, usage_of
+from tasks.models.providers.native import Chat, NativeCodec, NativeConfig, NativeProvider
+from tasks.models.records import Answer, Request, text_or_none, usage_of
 from tasks.models.registry import provider
 
 TAKEN: Final = frozenset(
@@ -37,21 +36,18 @@ ENDS: Final = frozenset({"response.completed", "response.incomplete", "response.
 """Events of a stream that hold the whole response."""
 
 
-class ResponsesConfig(AddressedConfig):
+class ResponsesConfig(NativeConfig):
     """OpenAI's Responses API and how hard it may be driven."""
 
     base_url: str = Field("https://api.openai.com/v1", description="address of the API, up to /v1")
-    extra_body: dict[str, Any] = Field(
-        default_factory=dict, description="sent along with every request as it is"
-    )
-    stream: bool = Field(False, description="receive answers piece by piece")
 
 
 @provider("openai_responses")
-class OpenAIResponses(AskedProvider[ResponsesConfig]):
+class OpenAIResponses(NativeProvider[ResponsesConfig]):
     """Models of OpenAI by their newer API."""
 
     schema = ResponsesConfig
+    takes = TAKEN
 
     @classmethod
     def check(cls, model: ModelConfig) -> None:
@@ -61,28 +57,14 @@ class OpenAIResponses(AskedProvider[ResponsesConfig]):
             if getattr(model.reasoning, name):
                 raise ValueError(f"reasoning.{name}: type openai_responses takes reasoning.effort alone")
 
-    def facts(self) -> dict[str, Any]:
-        """Name, address or ``identity``, and ``extra_body``."""
-        model, config = self.model, self.config
-        extra = {"extra_body": config.extra_body} if config.extra_body else {}
-        place = {"base_url": config.base_url} if model.identity is None else {"identity": model.identity}
-        return {"model": model.served_name, **place, **extra}
-
     def wire(self) -> Wire:
         """Its own events; the rest is as in OpenAI's older protocol."""
         return Wire(stream=StreamedResponse)
 
-    def codec(self, kind: Any, sampling: SampleParams, media: ReadMedia = refuse_media) -> Codec:
-        """Items; raises ModelError for a sampling parameter that the API does not have."""
-        refused = [name for name in sampling.sent() if name not in TAKEN]
-        refused += [name for name in ("seed", "n") if getattr(sampling, name) is not None]
-        if refused:
-            raise ModelError(
-                f"model {self.model.name!r}: sample_params.{refused[0]}: type openai_responses can't be told "
-                f"it; leave it out, or ask a model of type openai (it takes {', '.join(sorted(TAKEN))})"
-            )
-        name, effort = self.model.served_name, self.model.reasoning.effort
-        return Items(name, self.config, response_fields(sampling, effort), media)
+    def encoder(self, sampling: SampleParams, media: ReadMedia) -> NativeCodec:
+        """Items."""
+        fields = response_fields(sampling, self.model.reasoning.effort)
+        return Items(self.model.served_name, self.config, fields, media)
 
 
 def response_fields(sampling: SampleParams, effort: str | None) -> dict[str, Any]:
@@ -103,8 +85,8 @@ def response_fields(sampling: SampleParams, effort: str | None) -> dict[str, Any
     return fields
 
 
-class Items(Codec):
-    """One request a call."""
+class Items(NativeCodec):
+    """Instructions and items of input."""
 
     def __init__(
         self,
@@ -113,27 +95,18 @@ class Items(Codec):
         fields: Mapping[str, Any],
         media: ReadMedia = refuse_media,
     ) -> None:
+        super().__init__("responses", media)
         streaming = {"stream": True} if config.stream else {}
         self._body = {"model": model, "store": False, **fields, **streaming, **config.extra_body}
-        self._media = media
 
-    def calls(self, requests: Sequence[Request]) -> list[Call]:
-        """A prompt that is no chat is what a user says."""
-        (request,) = requests
-        chat: dict[str, Any] = (
-            chat_body(request.prompt)
-            if request.chat
-            else {"messages": [{"role": "user", "content": request.prompt}]}
-        )
-        messages = sent_messages(chat["messages"], self._media)
-        said = [message for message in messages if message["role"] not in SYSTEM_ROLES]
-        system = "\n\n".join(content_text(m["content"]) for m in messages if m["role"] in SYSTEM_ROLES)
-        body = {**self._body, "input": [item for message in said for item in _items(message)]}
-        if system:
-            body["instructions"] = system
-        if chat.get("tools"):
-            body["tools"] = [{"type": "function", **tool["function"]} for tool in chat["tools"]]
-        return [Call("responses", body, media_size(messages))]
+    def body(self, chat: Chat) -> dict[str, Any]:
+        """What is said, item by item."""
+        body = {**self._body, "input": [item for message in chat.messages for item in _items(message)]}
+        if chat.system:
+            body["instructions"] = chat.system
+        if chat.functions:
+            body["tools"] = [{"type": "function", **function} for function in chat.functions]
+        return body
 
     def read(self, request: Request, part: Mapping[str, Any]) -> Answer:
         """What the items of the output say; raises MalformedBody, EmptyAnswer."""

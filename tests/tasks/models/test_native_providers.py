@@ -11,7 +11,9 @@ import pytest
 from tasks.models.config import ModelConfig, Price, SampleParams
 from tasks.models.connection import probe
 from tasks.models.errors import BadRequest, MalformedBody, ModelError
+from tasks.models.providers.anthropic import Messages
 from tasks.models.providers.gemini import StreamedParts
+from tasks.models.providers.native import Chat
 from tasks.models.providers.provider import provider_of
 from tasks.models.providers.responses import StreamedResponse
 from tasks.models.records import Codec, Reply, Request
@@ -349,3 +351,68 @@ def test_gemini_says_in_the_body_how_long_to_wait_and_what_is_wrong(
     config = {"base_url": slow, "max_concurrency": 1, "max_retries": 1, "deadline": 5}
     outcome = bench.ask(model("gemini", config), problems(1))
     assert (outcome.column("status"), outcome.tally.attempts) == (["infra_error"], 1), "40 s are too long"
+
+
+TWICE: list[dict[str, Any]] = [
+    {"role": "user", "content": "q"},
+    {"role": "assistant", "content": "", "tool_calls": CALLED[:1]},
+    {"role": "tool", "tool_call_id": "call_0", "content": "one"},
+    {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"id": "call_0", "type": "function", "function": {"name": "g", "arguments": "{}"}}],
+    },
+    {"role": "tool", "tool_call_id": "call_0", "content": "two"},
+]
+
+
+def test_calls_of_several_turns_have_ids_of_their_own():
+    """Ours count from 0 in each turn, and Anthropic takes no id twice."""
+    _, asked = call("anthropic", TWICE)
+    blocks = [block for turn in asked["messages"] for block in turn["content"]]
+    made = [block["id"] for block in blocks if block["type"] == "tool_use"]
+    results = [block["tool_use_id"] for block in blocks if block["type"] == "tool_result"]
+    assert made == results
+    assert len(set(made)) == 2
+    _, asked = call("openai_responses", TWICE)
+    items = [item for item in asked["input"] if "call_id" in item]
+    assert [item["call_id"] for item in items] == [items[0]["call_id"]] * 2 + [items[2]["call_id"]] * 2
+    assert items[0]["call_id"] != items[2]["call_id"]
+    _, asked = call("gemini", TWICE)
+    parts = [part for content in asked["contents"] for part in content["parts"]]
+    assert [part["functionResponse"]["name"] for part in parts if "functionResponse" in part] == ["f", "g"]
+
+
+@pytest.mark.parametrize("arguments", ['{"x": ', "[1]", "not json"])
+def test_arguments_that_are_no_object_are_sent_as_what_the_model_wrote(arguments: str):
+    """A reply that was cut off ends in the middle of a call, and the conversation goes on."""
+    made = {"id": "call_0", "type": "function", "function": {"name": "f", "arguments": arguments}}
+    chat = [
+        {"role": "user", "content": "q"},
+        {"role": "assistant", "content": "", "tool_calls": [made]},
+        {"role": "tool", "tool_call_id": "call_0", "content": "no such call"},
+    ]
+    _, asked = call("anthropic", chat)
+    assert asked["messages"][1]["content"][0]["input"] == {"INVALID_JSON": arguments}
+    _, asked = call("gemini", chat)
+    assert asked["contents"][1]["parts"][0]["functionCall"]["args"] == {"INVALID_JSON": arguments}
+    _, asked = call("openai_responses", chat)
+    assert asked["input"][1]["arguments"] == arguments
+
+
+def test_a_request_that_cannot_be_written_fails_alone(
+    bench: Any, problems: Any, script: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+):
+    written = Messages.body
+
+    def body(self: Messages, chat: Chat) -> dict[str, Any]:
+        if "Tom has 1 apples" in str(chat.messages):
+            raise KeyError("arguments")
+        return written(self, chat)
+
+    monkeypatch.setattr(Messages, "body", body)
+    address = script(lambda _: (200, {}, REPLIES["anthropic"]["text"]))
+    outcome = bench.ask(model("anthropic", {"base_url": address}), problems(3))
+    assert outcome.column("status") == ["ok", "infra_error", "ok"]
+    assert outcome.rows[1]["error"] == "the request can't be written (KeyError: 'arguments')"
+    assert outcome.tally.failed == 1

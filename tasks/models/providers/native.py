@@ -1,0 +1,153 @@
+"""What providers with an API of their own share: one question a request, put as a chat in their own form.
+
+A new one names the sampling parameters that its API ``takes``, and makes a ``NativeCodec``: the body of a
+chat and the answer in a reply. What the API has no field for is refused before anything is asked.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, ClassVar, Final, TypeVar
+
+from pydantic import Field
+
+from tasks.messages.calls import call_arguments
+from tasks.messages.chat import SYSTEM_ROLES, Message, chat_body, content_text
+from tasks.messages.media import ReadMedia, media_size, refuse_media, sent_messages
+from tasks.models.config import SampleParams
+from tasks.models.errors import ModelError, NotServed
+from tasks.models.http import ModelListing
+from tasks.models.providers.provider import PROBE_SECONDS, AddressedConfig, AskedProvider, ServedModel
+from tasks.models.records import Call, Codec, Request
+
+
+class NativeConfig(AddressedConfig):
+    """A provider's own API and how hard it may be driven."""
+
+    extra_body: dict[str, Any] = Field(
+        default_factory=dict, description="sent along with every request as it is"
+    )
+    stream: bool = Field(False, description="receive answers piece by piece")
+
+
+N = TypeVar("N", bound=NativeConfig)
+
+
+class NativeProvider(AskedProvider[N]):
+    """Models behind an API that is not OpenAI's chat completions."""
+
+    takes: ClassVar[frozenset[str]]
+    """Sampling parameters that the API has a field for, ``seed`` and ``n`` among them if it does."""
+
+    def facts(self) -> dict[str, Any]:
+        """Name, address or ``identity``, and ``extra_body``."""
+        model, config = self.model, self.config
+        extra = {"extra_body": config.extra_body} if config.extra_body else {}
+        place = {"base_url": config.base_url} if model.identity is None else {"identity": model.identity}
+        return {"model": model.served_name, **place, **extra}
+
+    def codec(self, _kind: Any, sampling: SampleParams, media: ReadMedia = refuse_media) -> "NativeCodec":
+        """Raises ModelError for a sampling parameter that the API does not have."""
+        asked = [*sampling.sent(), *(name for name in ("seed", "n") if getattr(sampling, name) is not None)]
+        refused = [name for name in asked if name not in self.takes]
+        if refused:
+            kind, taken = self.model.type, ", ".join(sorted(self.takes))
+            raise ModelError(
+                f"model {self.model.name!r}: sample_params.{refused[0]}: type {kind} can't be told it; leave "
+                f"it out, or ask a model of type openai ({kind} takes {taken})"
+            )
+        return self.encoder(sampling, media)
+
+    @abstractmethod
+    def encoder(self, sampling: SampleParams, media: ReadMedia) -> "NativeCodec":
+        """The codec for parameters that the API takes; raises ModelError for a value that it does not."""
+
+    async def entry(self, served: ServedModel[Any], path: str) -> ModelListing:
+        """The model alone, which an API looks up by its name at ``path``; raises ModelError where it is not
+        known."""
+        transport = self.http(served, 1)
+        try:
+            entry, headers = await transport.get(path, PROBE_SECONDS)
+            return ModelListing({served.model: entry}, headers)
+        except NotServed as error:
+            raise ModelError(
+                f"model {self.model.name!r}: {served.base_url} knows no model {served.model!r} ({error}); "
+                "set config.model to one that the provider's page of models names"
+            ) from error
+        finally:
+            await transport.close()
+
+
+@dataclass(frozen=True)
+class Chat:
+    """A request's chat in the parts that these APIs take apart: what system messages say together, the other
+    messages, the functions that may be called, and the request's own seed."""
+
+    system: str
+    messages: list[Message]
+    functions: list[dict[str, Any]]
+    seed: int | None
+
+
+class NativeCodec(Codec, ABC):
+    """One request a call, at one ``path``."""
+
+    def __init__(self, path: str, media: ReadMedia) -> None:
+        self._path = path
+        self._media = media
+
+    def calls(self, requests: Sequence[Request]) -> list[Call]:
+        """A prompt that is no chat is what a user says."""
+        (request,) = requests
+        chat: dict[str, Any] = (
+            chat_body(request.prompt)
+            if request.chat
+            else {"messages": [{"role": "user", "content": request.prompt}]}
+        )
+        messages = sent_messages(chat["messages"], self._media)
+        said = [message for message in distinct_ids(messages) if message["role"] not in SYSTEM_ROLES]
+        system = "\n\n".join(content_text(m["content"]) for m in messages if m["role"] in SYSTEM_ROLES)
+        functions = [tool["function"] for tool in chat.get("tools") or ()]
+        body = self.body(Chat(system, said, functions, request.seed))
+        return [Call(self._path, body, media_size(messages))]
+
+    @abstractmethod
+    def body(self, chat: Chat) -> Mapping[str, Any]:
+        """What is sent for a chat; raises BadRequest for a part that the API does not take."""
+
+
+NO_OBJECT: Final = "INVALID_JSON"
+"""Names the text of arguments that are no JSON object, as Anthropic's documentation advises."""
+
+
+def arguments_object(text: str) -> dict[str, Any]:
+    """A call's arguments for an API that takes objects alone; models write others, and are cut off.
+
+    >>> arguments_object('{"x": 1}'), arguments_object('{"x":')
+    ({'x': 1}, {'INVALID_JSON': '{"x":'})
+    """
+    value = call_arguments(text)
+    return value if isinstance(value, dict) else {NO_OBJECT: text}
+
+
+def distinct_ids(messages: Sequence[Message]) -> Iterator[Message]:
+    """The messages with an id of its own for each call: ids count from 0 in each turn of a chat, and an API
+    takes none twice. A result belongs to the last call of its id."""
+    taken: set[str] = set()
+    named: dict[str, str] = {}
+    for message in messages:
+        if calls := message.get("tool_calls"):
+            for call in calls:
+                named[call["id"]] = _not_in(taken, call["id"])
+                taken.add(named[call["id"]])
+            yield {**message, "tool_calls": [{**call, "id": named[call["id"]]} for call in calls]}
+        elif message["role"] == "tool" and message["tool_call_id"] in named:
+            yield {**message, "tool_call_id": named[message["tool_call_id"]]}
+        else:
+            yield message
+
+
+def _not_in(taken: Collection[str], name: str) -> str:
+    numbered = (f"{name}_{number}" for number in count(2))
+    return name if name not in taken else next(one for one in numbered if one not in taken)
