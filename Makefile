@@ -106,8 +106,11 @@ deploy: $(BASE)
 worker: $(BASE)
 	deployments/local.sh worker
 
-docs: $(BASE)
-	$(RUN) docs/build.py
+# A warning is an error: a link to a page, a heading or a file that is not there, a page that the index does not list.
+docs: $(DEV)
+	@rm -rf site  # pages that did not change would not be checked again
+	$(RUN) -m sphinx -W --keep-going -q -c docs . site
+	@echo "site/index.html"
 
 # The locks, after a change of pyproject.toml: hashes for every platform, and no word on where packages come from.
 LOCK = UV_CUSTOM_COMPILE_COMMAND="make locks" uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \

@@ -302,7 +302,7 @@ def as_markdown() -> str:
         "written without its",
         "number here; `--set models.0.config.timeout=300` names the first. [scorers.md](scorers.md) has "
         "examples of scorers,",
-        "[../deployments/benchmarks](../deployments/benchmarks) whole configs.",
+        "the folder `deployments/benchmarks` whole configs.",
         "",
         "Editors with a YAML language server complete and check a file that begins with",
         "`# yaml-language-server: $schema=config.schema.json` (the path or address of "
