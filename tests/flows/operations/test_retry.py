@@ -1,5 +1,6 @@
 """Retry from the Prefect UI: only what failed runs again, and nothing is asked twice."""
 
+import json
 import os
 import signal
 import time
@@ -8,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.flows.test_stop_when_decided import benchmark, counting
 
 
 @pytest.mark.services
@@ -117,3 +120,47 @@ def _until(found: Callable[[], Any], what: str, patience: float = 120) -> None:
     while not found():
         assert time.monotonic() < deadline, f"{what}: did not happen within {patience:.0f} s"
         time.sleep(0.1)
+
+
+@pytest.mark.services
+def test_a_night_that_stopped_is_retried_against_its_own_rolling_baseline_and_asks_nothing(
+    prefect: Any, tmp_path: Path
+) -> None:
+    """Every second night asks all; since the retried one, another has become part of the rolling baseline."""
+    gate = {"margin": 0.1, "stop": {"when": "decided", "blocks": 10, "full_every": 2}}
+    suite = {"name": "stops", "gate": gate, "answers": "fresh", "seed": 3, "baseline": "rolling", "nights": 3}
+    right = [4]
+    runs: list[str] = []
+
+    def ended(night: int) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The night's flow run once it is over, and what it left."""
+        run = prefect.finished(runs[night])
+        return run, json.loads((tmp_path / f"night{night}" / "suite.json").read_text())
+
+    prefect.deploy()
+    with counting(lambda number: number % 5 < right[0]) as (address, asked), prefect.worker():
+        config = benchmark(tmp_path, address, "base", items=300)
+        (tmp_path / "suite.yaml").write_text(json.dumps({**suite, "benchmarks": [config.name]}))
+        nights = []
+        for night, right[0] in enumerate((4, 2, 4)):
+            options = {
+                "suite": str(tmp_path / "suite.yaml"),
+                "options": {"output": f"{tmp_path}/night{night}"},
+            }
+            runs.append(prefect.trigger("suite/nightly", options))
+            nights.append(ended(night))
+        before = sum(asked.values())
+        prefect.retry(runs[1])
+        _until(lambda: prefect.flow_run(runs[1])["run_count"] >= 2, "the worker takes the run up again")
+        nights.append(ended(1))
+        assert sum(asked.values()) == before
+    assert [run["state_type"] for run, _ in nights] == ["COMPLETED", "FAILED", "COMPLETED", "FAILED"]
+    first = nights[0][1]["run_id"]
+    assert [left["baseline"] for _, left in nights[1:]] == [[first]] * 3
+    stopped = [left["evaluations"][0]["stopped"] for _, left in nights]
+    assert [bool(entry) for entry in stopped] == [False, True, False, True]
+    assert stopped[3] == stopped[1]
+    assert nights[3][1]["evaluations"][0]["requests"]["sent"] == 0
+    compared = [left["comparison"]["pairs"][0] for _, left in (nights[1], nights[3])]
+    assert compared[0]["verdict"] == "regression"
+    assert compared[0] == compared[1]
