@@ -13,6 +13,8 @@ Message = dict[str, Any]
 
 ROLES: Final = ("system", "developer", "user", "assistant", "tool")
 SYSTEM_ROLES: Final = ("system", "developer")
+THOUGHTS: Final = "thoughts"
+"""Key of an assistant's message in a chat that goes on: its signed thoughts, in its provider's own form."""
 
 
 def chat_text(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()) -> str:

@@ -63,7 +63,8 @@ class Answer:
     """What a reply says to one request.
 
     ``response`` is text if ``status`` is ok and a text was asked for, ``tool_calls_json`` holds the calls of
-    tools beside it (``tasks.messages.calls``); ``ll`` and ``is_greedy`` are the log-likelihood of the
+    tools beside it (``tasks.messages.calls``), ``thoughts_json`` the thoughts that the provider wants back
+    with the next turn, a list as it gave them; ``ll`` and ``is_greedy`` are the log-likelihood of the
     continuation otherwise, over ``ll_tokens`` tokens. "cut_off": the tokens were used up before an answer
     began. "refused": the model or its provider refused, and ``error`` says it in its words. "infra_error":
     there is no answer, and another server may give one.
@@ -75,6 +76,7 @@ class Answer:
     error: str | None = None
     finish_reason: str | None = None
     tool_calls_json: str | None = None
+    thoughts_json: str | None = None
     logprobs: Any = None
     ll: float | None = None
     is_greedy: bool | None = None
@@ -118,6 +120,7 @@ class KeptAnswer:
     cached_tokens: int | None = None
     reasoning_tokens: int | None = None
     tool_calls_json: str | None = None
+    thoughts_json: str | None = None
     logprobs: Any = None
     ll: float | None = None
     is_greedy: bool | None = None

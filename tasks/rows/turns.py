@@ -16,7 +16,7 @@ import pyarrow as pa
 from tasks.benchmarks.prompts import Template
 from tasks.datasets.item import Item
 from tasks.messages.calls import call_id, parsed_calls, said_calls
-from tasks.messages.chat import Message, chat_body, chat_text, content_text
+from tasks.messages.chat import THOUGHTS, Message, chat_body, chat_text, content_text
 from tasks.store.schemas import REQUESTS, RESPONSES, row_batch
 from tasks.thresholds import Threshold
 
@@ -141,6 +141,8 @@ def answered(
         message: Message = {"role": "assistant", "content": response["response"]}
         if response["tool_calls_json"] is not None:
             message["tool_calls"] = said_calls(response["tool_calls_json"])
+        if response["thoughts_json"] is not None:
+            message[THOUGHTS] = orjson.loads(response["thoughts_json"])
         yield row, response, [*chat["messages"], message]
 
 

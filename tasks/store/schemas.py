@@ -90,6 +90,9 @@ RESPONSES: Final = pa.schema(
         pa.field(
             "tool_calls_json", pa.string()
         ),  # list of {name, arguments (text)}; null: no tool was called
+        pa.field(
+            "thoughts_json", pa.string()
+        ),  # list of thoughts that the provider wants back with the next turn; null: none
         pa.field("status", TEXT, nullable=False),  # ok | cut_off | refused | infra_error
         pa.field("error", pa.string()),  # what went wrong, in words
         pa.field("attempts", pa.int32(), nullable=False),
@@ -324,7 +327,7 @@ RESULTS: Final = pa.schema(
 )
 
 
-COLUMNS_VERSION: Final = 3
+COLUMNS_VERSION: Final = 4
 """Version of the columns of sealed files. It rises with a column that is added to the answers or the
 history: the column then stands in ``ADDED``."""
 ADDED: Final[Mapping[str, int]] = {
@@ -332,6 +335,7 @@ ADDED: Final[Mapping[str, int]] = {
     **dict.fromkeys(("stderr_items", "stderr_sampling", "mde", "warning"), 1),
     **dict.fromkeys((f"n_{name}" for name in COUNTED), 1),
     "reply_json": 3,
+    "thoughts_json": 4,
 }
 """Column of a kept file → the version that it came with; all others were there from the beginning."""
 

@@ -23,7 +23,7 @@ REQUESTS_AT_ONCE = Threshold("requests_looked_up", 4_096)
 COPIED = (
     "response", "reasoning", "finish_reason", "response_id", "served_model", "system_fingerprint",
     "inference_time", "prompt_tokens", "completion_tokens", "total_tokens", "cached_tokens",
-    "reasoning_tokens", "tool_calls_json", "logprobs_json",
+    "reasoning_tokens", "tool_calls_json", "thoughts_json", "logprobs_json",
 )  # fmt: skip
 SUMMED = (
     "inference_time",

@@ -145,6 +145,7 @@ ANSWERS: Final = pa.schema(
         pa.field("cached_tokens", pa.int64()),
         pa.field("reasoning_tokens", pa.int64()),
         pa.field("tool_calls_json", pa.string()),  # null in 0.1.0, and where no tool was called
+        pa.field("thoughts_json", pa.string()),  # null before version 4, and where none is wanted back
         pa.field("logprobs_json", pa.string()),  # as the server gave them
         pa.field("ll", pa.float64()),
         pa.field("is_greedy", pa.bool_()),

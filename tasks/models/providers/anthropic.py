@@ -13,7 +13,7 @@ import orjson
 from pydantic import Field
 
 from tasks.messages.calls import calls_text
-from tasks.messages.chat import Message, content_text
+from tasks.messages.chat import THOUGHTS, Message, content_text
 from tasks.messages.media import ReadMedia, refuse_media
 from tasks.models.config import ModelConfig, ReasoningConfig, SampleParams
 from tasks.models.errors import (
@@ -31,12 +31,15 @@ from tasks.models.providers.native import (
     NativeConfig,
     NativeProvider,
     arguments_object,
+    thoughts_text,
 )
 from tasks.models.providers.openai.generation import ParsedChoice, thought_tokens
 from tasks.models.providers.provider import ServedModel
 from tasks.models.records import Answer, Request, text_or_none, usage_of
 from tasks.models.registry import provider
 
+SIGNED: Final = ("thinking", "redacted_thinking")
+"""Types of the blocks that are sent back as they came: the API checks that the last turn's are there."""
 API_VERSION: Final = "2023-06-01"
 MAX_TOKENS: Final = 4_096
 """The API takes no request without a limit: this one where ``max_tokens`` does not say."""
@@ -174,7 +177,12 @@ class Messages(NativeCodec):
             return Answer("refused", error=f"{REFUSED}: {said}", **facts)
         text, thought = _joined(blocks, "text"), _joined(blocks, "thinking")
         calls = calls_text([_call(block) for block in blocks if block.get("type") == "tool_use"])
-        facts |= {"reasoning": thought or None, "tool_calls_json": calls}
+        signed = [block for block in blocks if block.get("type") in SIGNED]
+        facts |= {
+            "reasoning": thought or None,
+            "tool_calls_json": calls,
+            "thoughts_json": thoughts_text(signed),
+        }
         if thought:  # the API counts it and the answer together
             parsed = ParsedChoice(text, thought, calls)
             facts["reasoning_tokens"] = thought_tokens(parsed, facts["completion_tokens"])
@@ -236,6 +244,7 @@ def _blocks(message: Message) -> Iterator[dict[str, Any]]:
             "content": content_text(content),
         }
         return
+    yield from message.get(THOUGHTS) or ()
     parts = [{"type": "text", "text": content}] if isinstance(content, str) else content or []
     for part in parts:
         if part["type"] != "text" or part["text"]:  # the API takes no empty text

@@ -13,7 +13,7 @@ import orjson
 from pydantic import Field
 
 from tasks.messages.calls import calls_text
-from tasks.messages.chat import Message, content_text
+from tasks.messages.chat import THOUGHTS, Message, content_text
 from tasks.messages.media import ReadMedia, refuse_media
 from tasks.models.config import ModelConfig, ReasoningConfig, SampleParams
 from tasks.models.errors import (
@@ -33,6 +33,7 @@ from tasks.models.providers.native import (
     NativeConfig,
     NativeProvider,
     arguments_object,
+    thoughts_text,
 )
 from tasks.models.providers.provider import ServedModel
 from tasks.models.records import Answer, Request, text_or_none, usage_of
@@ -61,6 +62,8 @@ BLOCKED: Final = frozenset(
     | {"IMAGE_SAFETY", "IMAGE_PROHIBITED_CONTENT"}
 )
 """Finish reasons of a candidate that a filter ended."""
+SIGNATURE: Final = "thoughtSignature"
+"""Field of a part that signs the thought before it; of several calls side by side the first has it."""
 UNSIGNED: Final = "skip_thought_signature_validator"
 """What the API takes, by its documentation, in place of the signature of a call that it did not just make."""
 
@@ -197,6 +200,8 @@ class Contents(NativeCodec):
         if calls is not None and finish == "STOP":
             facts["finish_reason"] = "tool_calls"
         facts |= {"reasoning": thought or None, "tool_calls_json": calls}
+        signatures = [one.get(SIGNATURE) for one in parts if "functionCall" in one]
+        facts["thoughts_json"] = thoughts_text(signatures if any(signatures) else ())
         if not text.strip() and calls is None:
             if finish == "MAX_TOKENS":
                 limit = "the tokens were used up before the answer began (finish reason MAX_TOKENS)"
@@ -261,11 +266,12 @@ def _said(message: Message, names: Mapping[str, str]) -> Iterator[dict[str, Any]
     for part in parts:
         if part["type"] != "text" or part["text"]:
             yield _part(part)
-    for call in message.get("tool_calls") or ():
+    calls = message.get("tool_calls") or ()
+    for call, signature in zip(calls, message.get(THOUGHTS) or [UNSIGNED] * len(calls), strict=True):
         given = arguments_object(call["function"]["arguments"])
         yield {
             "functionCall": {"name": call["function"]["name"], "args": given},
-            "thoughtSignature": UNSIGNED,
+            **({} if signature is None else {SIGNATURE: signature}),
         }
 
 

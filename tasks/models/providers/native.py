@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any, ClassVar, Final, TypeVar
 
+import orjson
 from pydantic import Field
 
 from tasks.messages.calls import call_arguments
@@ -115,6 +116,11 @@ class NativeCodec(Codec, ABC):
     @abstractmethod
     def body(self, chat: Chat) -> Mapping[str, Any]:
         """What is sent for a chat; raises BadRequest for a part that the API does not take."""
+
+
+def thoughts_text(thoughts: Sequence[Any]) -> str | None:
+    """Signed thoughts as the JSON text that is kept; None where there are none."""
+    return orjson.dumps(list(thoughts)).decode() if thoughts else None
 
 
 NO_OBJECT: Final = "INVALID_JSON"

@@ -11,7 +11,7 @@ from typing import Any, Final
 from pydantic import Field
 
 from tasks.messages.calls import calls_text
-from tasks.messages.chat import Message, content_text
+from tasks.messages.chat import THOUGHTS, Message, content_text
 from tasks.messages.media import ReadMedia, refuse_media
 from tasks.models.config import ModelConfig, SampleParams
 from tasks.models.errors import (
@@ -23,7 +23,7 @@ from tasks.models.errors import (
     shortened,
 )
 from tasks.models.http import Wire, body_error, json_object
-from tasks.models.providers.native import Chat, NativeCodec, NativeConfig, NativeProvider
+from tasks.models.providers.native import Chat, NativeCodec, NativeConfig, NativeProvider, thoughts_text
 from tasks.models.records import Answer, Request, text_or_none, usage_of
 from tasks.models.registry import provider
 
@@ -32,6 +32,8 @@ TAKEN: Final = frozenset(
     | {"reasoning_effort"}
 )
 """Sampling parameters that the API has a field for."""
+ENCRYPTED: Final = "encrypted_content"
+"""Field of an item of reasoning that can be sent back, since nothing is stored by the provider."""
 ENDS: Final = frozenset({"response.completed", "response.incomplete", "response.failed"})
 """Events of a stream that hold the whole response."""
 
@@ -75,6 +77,7 @@ def response_fields(sampling: SampleParams, effort: str | None) -> dict[str, Any
         fields["max_output_tokens"] = limit
     if effort := sent.get("reasoning_effort") or effort:
         fields["reasoning"] = {"effort": effort, "summary": "auto"}
+        fields["include"] = [f"reasoning.{ENCRYPTED}"]
     if (wanted := sent.get("response_format")) is not None:
         schema = wanted.get("json_schema")
         flat = {"type": wanted["type"], **schema} if isinstance(schema, Mapping) else wanted
@@ -128,6 +131,8 @@ class Items(NativeCodec):
         text = "".join(str(one["text"]) for one in said if one.get("type") == "output_text")
         thoughts = [one for item in output if item.get("type") == "reasoning" for one in _thoughts(item)]
         facts |= {"reasoning": "\n\n".join(thoughts) or None, "tool_calls_json": calls}
+        signed = [item for item in output if item.get("type") == "reasoning" and item.get(ENCRYPTED)]
+        facts["thoughts_json"] = thoughts_text(signed)
         if not text.strip() and calls is None:
             if finish == "length":
                 limit = "the tokens were used up before the answer began (max_output_tokens)"
@@ -176,6 +181,7 @@ def _items(message: Message) -> Iterator[dict[str, Any]]:
         yield {"type": "function_call_output", "call_id": message["tool_call_id"], "output": output}
         return
     if role == "assistant":
+        yield from message.get(THOUGHTS) or ()
         if text := content_text(content):
             yield {"role": role, "content": [{"type": "output_text", "text": text}]}
     else:

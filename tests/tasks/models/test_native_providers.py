@@ -1,6 +1,7 @@
 """Gemini and OpenAI's Responses against scripted endpoints that follow their documented wire forms; and the
 same benchmark on every provider."""
 
+import copy
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tasks.benchmarks.prompts import Template
 from tasks.models.config import ModelConfig, Price, SampleParams
 from tasks.models.connection import probe
 from tasks.models.errors import BadRequest, MalformedBody, ModelError
@@ -17,6 +19,8 @@ from tasks.models.providers.native import Chat
 from tasks.models.providers.provider import provider_of
 from tasks.models.providers.responses import StreamedResponse
 from tasks.models.records import Codec, Reply, Request
+from tasks.models.respond import respond
+from tasks.rows.turns import Continuation, next_requests
 
 FIXTURES = Path(__file__).parents[2] / "fixtures/providers"
 REPLIES = {
@@ -169,6 +173,7 @@ def test_responses_have_fields_of_their_own_for_sampling_thoughts_and_schemas():
         "tool_choice": {"type": "function", "name": "f"},
         "text": {"format": {"type": "json_schema", "name": "n", "schema": {}}},
         "reasoning": {"effort": "low", "summary": "auto"},
+        "include": ["reasoning.encrypted_content"],
     }
 
 
@@ -416,3 +421,53 @@ def test_a_request_that_cannot_be_written_fails_alone(
     assert outcome.column("status") == ["ok", "infra_error", "ok"]
     assert outcome.rows[1]["error"] == "the request can't be written (KeyError: 'arguments')"
     assert outcome.tally.failed == 1
+
+
+def thinks_and_calls(kind: str, turn: int) -> dict[str, Any]:
+    """A reply that calls ``f`` after a signed thought."""
+    reply = copy.deepcopy(REPLIES[kind]["calls"])
+    if kind == "anthropic":
+        reply["content"].insert(0, {"type": "thinking", "thinking": "hm", "signature": f"s{turn}"})
+    elif kind == "gemini":
+        (part,) = [one for one in reply["candidates"][0]["content"]["parts"] if "functionCall" in one]
+        part["thoughtSignature"] = f"s{turn}"
+    else:
+        thought = {"type": "reasoning", "id": "rs", "summary": [], "encrypted_content": f"s{turn}"}
+        reply["output"].insert(0, thought)
+    return reply
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_signed_thoughts_go_back_with_the_next_turns(
+    bench: Any, batch_of: Any, script: Callable[..., str], kind: str
+):
+    seen: list[Any] = []
+
+    def answer(asked: Any) -> tuple[int, dict[str, str], Any]:
+        seen.append(asked.body)
+        return 200, {}, thinks_and_calls(kind, len(seen))
+
+    thinking: dict[str, Any] = {"effort": "low"} if kind == "openai_responses" else {"budget_tokens": 2048}
+    asked_model = model(kind, {"base_url": script(answer)}, reasoning=thinking)
+    chat = json.dumps({"messages": SAID[:2], "tools": CHAT["tools"]})
+    requests = batch_of([{"chat": True, "prompts": [chat]}])
+    tool = Continuation("tool", Template("Rain", "turns"))
+    for turn in (1, 2, 3):
+        responded = respond(asked_model, requests, bench.answers, bench.options())
+        batches = list(responded.batches)
+        assert [row["status"] for batch in batches for row in batch.to_pylist()] == ["ok"]
+        requests = list(next_requests(tool, turn, requests, batches))
+    texts = [json.dumps(body) for body in seen]
+    assert [[sign in text for sign in ('"s1"', '"s2"')] for text in texts] == [
+        [False, False],
+        [True, False],
+        [True, True],
+    ]
+    if kind == "anthropic":  # its thought stands before what it said, as it was given
+        assert [block["type"] for block in seen[1]["messages"][1]["content"]] == [
+            "thinking",
+            "text",
+            "tool_use",
+        ]
+    if kind == "openai_responses":
+        assert seen[0]["include"] == ["reasoning.encrypted_content"]
