@@ -44,6 +44,16 @@ NOT_SERVED = Served()
 """What inference is given without a server: as all that can't change an answer, it is in no key."""
 
 
+class Batched(Unkeyed):
+    """The batches that have asked some of the requests, by the names of their records."""
+
+    names: tuple[str, ...] = ()
+
+
+NOT_BATCHED = Batched()
+"""What inference is given where all requests are asked one by one."""
+
+
 class InferSetup(Unkeyed):
     """The model, how it is sampled, and what it may take.
 
@@ -70,11 +80,20 @@ class InferSetup(Unkeyed):
         """How the model is asked; raises ConfigError for one in a user's file that can't be loaded."""
         return provider_of(self.model, Path(self.base_dir))
 
+    @property
+    def by_batch(self) -> bool:
+        """Whether the model is asked by batches."""
+        return getattr(self.model.config, "batch", None) is not None
+
     def options(
-        self, workspace: Workspace, expected: int | None = None, server: RunningServer | None = None
+        self,
+        workspace: Workspace,
+        expected: int | None = None,
+        server: RunningServer | None = None,
+        batched: Batched = NOT_BATCHED,
     ) -> InferenceOptions:
         """The options of the engine; ``expected`` requests are on their way to it, or to ``server`` where the
-        model is served here."""
+        model is served here, or were asked by ``batched``."""
         return InferenceOptions(
             sampling=self.sampling,
             journal_dir=Path(workspace.journal_dir),
@@ -88,6 +107,7 @@ class InferSetup(Unkeyed):
             base_dir=Path(self.base_dir),
             media=partial(kept_media, workspace.open()),
             server=server,
+            batches=batched.names,
             secret=secret,
             lease=lease,
         )
@@ -115,10 +135,15 @@ def given_now(answered: Answered, arguments: Mapping[str, Any]) -> bool:
 
 @cached_task("infer", still_holds=given_now)
 def infer(
-    step: Step[InferSetup], requests: ArtifactRef, workspace: Workspace, server: Served = NOT_SERVED
+    step: Step[InferSetup],
+    requests: ArtifactRef,
+    workspace: Workspace,
+    server: Served = NOT_SERVED,
+    batched: Batched = NOT_BATCHED,
 ) -> Answered:
     """Asks for what is not answered yet; a failed request is a row that says so and makes the result worth
-    asking again. ``server`` answers for a model that is served here; without one nothing can be missing."""
+    asking again. ``server`` answers for a model that is served here; without one nothing can be missing.
+    What came in ``batched`` is taken as replies."""
     setup, store = step.setup, workspace.open()
     key = artifact_key("infer", inspect.unwrap(infer.fn), {"step": step, "requests": requests})
     if not setup.provider.asks:
@@ -128,7 +153,7 @@ def infer(
         progress = stack.enter_context(progress_of(setup.model.name, step.name))
         if setup.running is not None:
             progress = stack.enter_context(setup.running.watching(progress))
-        options = setup.options(workspace, _expected(store, requests, setup), server.server)
+        options = setup.options(workspace, _expected(store, requests, setup), server.server, batched)
         spent: list[RequestTally] = []
         for attempt in range(REPAIRS + 1):
             responded = respond(setup.model, store.batches(requests), AnswerStore(store), options, progress)

@@ -64,7 +64,8 @@ POLL_SECONDS = 1.5
 
 @contextmanager
 def under_control(run_id: str, flow_run_id: str, timeout: float | None = None) -> Iterator[RunControl]:
-    """A block in which a flow run can be cancelled and paused, and may take ``timeout`` seconds.
+    """A block in which a flow run can be cancelled and paused, and may take ``timeout`` seconds; waiting for
+    batches is not counted.
 
     Gives its control. A run that is stopped leaves the block early and without an error: its control says so.
     """
@@ -92,7 +93,7 @@ def _watch(flow_run_id: UUID, control: RunControl, timeout: float | None, over: 
     began = time.monotonic()
     with get_client(sync_client=True) as client:
         while not over.wait(POLL_SECONDS):
-            if timeout is not None and time.monotonic() - began >= timeout:
+            if timeout is not None and time.monotonic() - began - control.waited >= timeout:
                 control.stop("timed out", f"timeout: {duration_text(timedelta(seconds=timeout))} is over")
             try:
                 state = client.read_flow_run(flow_run_id).state

@@ -300,6 +300,7 @@ def run_info(run: Run, grid: GridResponses, stopped: Mapping[str, Any] | None = 
             "failed": total.failed,
             **({"refused": total.refused} if total.refused else {}),
             **({"same_night": total.same_night} if total.same_night else {}),
+            **({"batched": total.batched} if total.batched else {}),
             **({"canaries": asked_again} if asked_again else {}),
         },
         git_revision=git_revision(str(PROJECT)),

@@ -22,6 +22,7 @@ from prefect.context import FlowRunContext
 from prefect.futures import PrefectFuture
 
 from flows.config.schema import FAILED_REQUESTS, EvalConfig, Phase, RunOptions
+from flows.eval.batches import RunBatches
 from flows.eval.runners import as_parameter
 from flows.graph.forecast import Forecast
 from flows.graph.stage import Graph
@@ -80,6 +81,7 @@ class Run(Graph):
 
     def __post_init__(self) -> None:
         self.servers = Servers(self)
+        self.batches = RunBatches(self)
 
     @property
     def wall_seconds(self) -> float:
@@ -113,8 +115,12 @@ class Run(Graph):
         """Submits a task that keeps no result, once the task runs in ``after`` have ended."""
         self.control.check()
         future: Future = task.submit(as_parameter(step), *inputs, wait_for=list(after))
-        self.submitted.append(Submitted(task.name, step, future, inputs))
+        self.note(task.name, step, future, inputs)
         return future
+
+    def note(self, stage: str, step: Step[Any], future: Future, inputs: Sequence[Future]) -> None:
+        """Remembers a task run that was submitted beside the stages."""
+        self.submitted.append(Submitted(stage, step, future, tuple(inputs)))
 
     def check(self, preflight: Task[..., Any], checks: Checks) -> None:
         """Runs the preflight, and keeps what the models' endpoints say of themselves; raises what it
@@ -161,18 +167,39 @@ class Run(Graph):
     ) -> dict[Cell, Future]:
         """Asks canaries first, and puts the servers of weights around the inference that needs them."""
         self.reuse_or_ask(cells, requests)
-        return self.servers.ask_all(cells, requests, self.lacking)
+        batched = self.batches.send_models(cells, requests, self.lacking)
+        found = self.servers.ask_all(
+            [cell for cell in cells if cell.model not in batched], requests, self.lacking
+        )
+        self.batches.wait()  # the others are asked meanwhile
+        for cell in (cell for cell in cells if cell.model in batched):
+            step = self.plan.models[cell.model]
+            answers = self.submit(
+                infer, step.at(cell.suffix, **cell.about), requests[cell.place], **self.batches.given(step)
+            )
+            found[cell] = answers
+        self.batches.close()
+        return {cell: found[cell] for cell in cells}
 
     def infer_for_scorer(self, model: AskedModel, purpose: str, requests: Future) -> Future:
-        """With the model's server, where it needs one."""
+        """With the model's server, where it needs one, or with what its batches came to."""
         judge = self.servers.of_judge(model, requests)
-        reply: Future = self.submit(infer, model.infer.at(purpose), requests, **given(judge.future))
+        batched = self.batches.given(model.infer)
+        reply: Future = self.submit(
+            infer, model.infer.at(purpose), requests, **given(judge.future), **batched
+        )
         judge.replies.append(reply)
         return reply
 
+    def batch_for_scorers(self, asked: Sequence[tuple[AskedModel, Future]]) -> None:
+        """Sends batches to those that are asked by such, and waits for them."""
+        self.batches.send_judges(asked)
+        self.batches.wait()
+
     def scorers_have_asked(self) -> None:
-        """Ends the servers of judges."""
+        """Ends the servers of judges, and forgets their batches."""
         self.servers.release_judges()
+        self.batches.close()
 
     def rows(self, node: Future) -> int | None:
         """Waits for the task run."""

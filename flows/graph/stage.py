@@ -134,6 +134,9 @@ class Graph(ABC):
             for cell in cells
         }
 
+    def batch_for_scorers(self, asked: Sequence[tuple[AskedModel, Node]]) -> None:  # noqa: B027
+        """Called with all that scorers are about to ask of models, so that it can go in few batches."""
+
     def infer_for_scorer(self, model: AskedModel, purpose: str, requests: Node) -> Node:
         """Asks a model (a judge, a reward model) what a scorer wants to know of it."""
         return self.submit(infer, model.infer.at(purpose), requests)

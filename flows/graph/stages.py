@@ -285,8 +285,7 @@ def exchanges(
                 by_requests[key] = ScorerExchange(pair, ask, pair.score, purpose, inputs)
     calibration = _calibration(graph.plan.pairs())
     every = [*by_requests.values(), *([calibration] if calibration is not None else [])]
-    for exchange in every:
-        _send(graph, exchange, _make_requests(graph, exchange, 0), 0)
+    _send_all(graph, [(exchange, _make_requests(graph, exchange, 0)) for exchange in every], 0)
     _ask_again(graph, every)
     graph.scorers_have_asked()
     _prepare_next_attempt(graph, every)
@@ -378,6 +377,14 @@ def _make_requests(graph: Graph, exchange: ScorerExchange, attempt: int) -> list
     ]
 
 
+def _send_all(graph: Graph, made: Sequence[tuple[ScorerExchange, Sequence[Node]]], attempt: int) -> None:
+    """Sends the requests of one attempt of all exchanges."""
+    models = graph.plan.asked
+    graph.batch_for_scorers([pair for _, requests in made for pair in zip(models, requests, strict=True)])
+    for exchange, requests in made:
+        _send(graph, exchange, requests, attempt)
+
+
 def _send(graph: Graph, exchange: ScorerExchange, requests: Sequence[Node], attempt: int) -> None:
     """Sends the requests of one attempt."""
     purpose = exchange.purpose_of(attempt)
@@ -400,8 +407,7 @@ def _ask_again(graph: Graph, exchanges: Sequence[ScorerExchange]) -> None:
             for exchange, futures in zip(exchanges, requests, strict=True)
             if _asks_anything(graph, futures)
         ]
-        for exchange, futures in unanswered:
-            _send(graph, exchange, futures, attempt)
+        _send_all(graph, unanswered, attempt)
         exchanges = [exchange for exchange, _ in unanswered]
 
 

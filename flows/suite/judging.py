@@ -222,7 +222,7 @@ def _with_requests(entry: NightEvaluation, tonight: Mapping[str, ComparedRun]) -
     if not models:
         return entry
     stopped = tonight[entry.name].manifest.get("stopped")
-    names = ("sent", "cached", "same_night")
+    names = ("sent", "cached", "same_night", "batched")
     counts = {name: sum(tally.get(name) or 0 for tally in models.values()) for name in names}
     paid = tonight[entry.name].manifest.get("cost")
     cost = {str(tonight[entry.name].manifest.get("currency") or ""): float(paid)} if paid else {}

@@ -272,6 +272,8 @@ class ModelConfig(Frozen):
             return value
         kind, config = value.get("type", DEFAULT), value.get("config") or {}
         schema = schema_of(kind) if isinstance(kind, str) else None
+        if isinstance(config, Mapping) and "batch" in config and _has_no_batches(kind):
+            raise ValueError(no_batches(kind))
         if schema is None or isinstance(config, BaseModel) or not isinstance(config, Mapping):
             return value
         return {**value, "config": _validated(schema, config)}
@@ -317,6 +319,17 @@ def schema_of(kind: str) -> type[Frozen] | None:
     return schema
 
 
+def _has_no_batches(kind: Any) -> bool:
+    known = isinstance(kind, str) and not is_reference(kind) and kind in PROVIDERS
+    return known and getattr(PROVIDERS[kind], "batches", None) is None
+
+
+def no_batches(kind: str) -> str:
+    """Why a type of model can't be asked by batches, and which can."""
+    able = sorted(name for name in PROVIDERS if not _has_no_batches(name))
+    return f"config.batch: type {kind} has no batches; leave it out, or ask one of {', '.join(able)}"
+
+
 class OpenConfig(Frozen):
     """What a model of a user's own type is given."""
 
@@ -325,6 +338,15 @@ class OpenConfig(Frozen):
 
 def _validated(schema: type[Frozen], config: Mapping[str, Any]) -> Frozen:
     return schema.model_validate(dict(config))
+
+
+class BatchConfig(Frozen):
+    """Requests go as a batch, which the provider answers within hours."""
+
+    wait: Seconds = Field(
+        86_400,
+        description="for so long answers are waited for; what is missing then is asked by single requests",
+    )
 
 
 class MaxAge(Frozen):
@@ -360,6 +382,9 @@ class Price(Frozen):
     cached: float | None = Field(
         None, ge=0, description="prompt tokens that the server had cached; default: prompt"
     )
+    batch: float = Field(
+        1.0, ge=0, le=1, description="share of these prices that a batch costs, such as 0.5 for half"
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -369,6 +394,11 @@ class Price(Frozen):
                 f"expected {{prompt: …, completion: …}}, prices of a million tokens, got {value}"
             )
         return value
+
+    def of_batches(self) -> "Price":
+        """What a batch costs."""
+        cached = None if self.cached is None else self.cached * self.batch
+        return Price(prompt=self.prompt * self.batch, completion=self.completion * self.batch, cached=cached)
 
 
 class Prices(BaseModel):

@@ -15,15 +15,17 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from metrics.errors import NightjarError
 from tasks.models.answers.first import FirstAnswers
 from tasks.models.answers.journal import FLUSH_SECONDS, AnswerWriter
+from tasks.models.batches.form import Row
+from tasks.models.batches.records import batch_id
 from tasks.models.config import Price
 from tasks.models.errors import (
     BadRequest,
@@ -40,6 +42,7 @@ from tasks.models.errors import (
     TransientError,
     shortened,
 )
+from tasks.models.http import Wire
 from tasks.models.limits import AttemptOutcome, ConcurrencyLimiter, RateLimiter
 from tasks.models.records import (
     Call,
@@ -76,6 +79,10 @@ class RunControl:
         self._parent = parent
         self._stop: Stop | None = None
         self._paused = False
+        self._waiting = 0
+        self._waited = 0.0
+        self._since = 0.0
+        self._counting = threading.Lock()
 
     def stop(self, kind: StopKind, reason: str) -> None:
         """Ends the run's asking for good; the first reason stays."""
@@ -99,6 +106,30 @@ class RunControl:
     def paused(self) -> bool:
         """Whether new requests have to wait."""
         return self._paused or (self._parent is not None and self._parent.paused)
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """A block in which the run, and the one that it is part of, waits for a provider's batches."""
+        with self._parent.waiting() if self._parent is not None else contextlib.nullcontext():
+            self._wait(1)
+            try:
+                yield
+            finally:
+                self._wait(-1)
+
+    def _wait(self, more: int) -> None:
+        with self._counting:
+            now = time.monotonic()
+            if self._waiting:
+                self._waited += now - self._since
+            self._since = now
+            self._waiting += more
+
+    @property
+    def waited(self) -> float:
+        """Seconds in which something of the run waited for batches: no time-out counts them."""
+        with self._counting:
+            return self._waited + (time.monotonic() - self._since if self._waiting else 0.0)
 
     def check(self) -> None:
         """Raises Interrupted where the run asks no more."""
@@ -261,6 +292,27 @@ class Engine:
             await asyncio.gather(workers, supervisor, return_exceptions=True)
             limiter.unregister(ceiling)
 
+    async def take(
+        self, groups: Iterator[RequestGroup], batched: Mapping[str, Row], wire: Wire
+    ) -> Iterator[RequestGroup]:
+        """Records what came of requests in batches, as of replies that come now; gives the groups that are
+        left to ask: those that were not asked there, and those that failed."""
+        left, state = list[RequestGroup](), self._state
+        for codec, requests in groups:
+            row = batched.get(batch_id(requests))
+            answers = None if row is None else _answers_in(row, codec, requests, wire)
+            if answers is None:
+                left.append((codec, requests))
+                continue
+            for answer in answers:
+                self._record(answer, batched=True)
+            state.tally.sent += len(requests)
+            state.tally.batched += len(requests)
+            state.tally.attempts += 1
+            if state.writer.full:
+                await state.writer.flush()
+        return iter(left)
+
     async def _supervise(self, over: asyncio.Event, report: Callable[[], None]) -> None:
         """Moves answers to the store in time, reports, and looks whether the run is to stop."""
         flushed = time.monotonic()
@@ -285,8 +337,9 @@ class Engine:
                 self._record(answer)
             self._state.stopped = self._state.stopped or self._state.spending.exceeded()
 
-    def _record(self, answer: KeptAnswer) -> None:
+    def _record(self, answer: KeptAnswer, batched: bool = False) -> None:
         state = self._state
+        price = state.price.of_batches() if batched and state.price is not None else state.price
         if answer.status == "infra_error":
             self._fail(answer.key, RequestFailure(str(answer.error), answer.attempts), PermanentError)
             return
@@ -294,7 +347,7 @@ class Engine:
         if state.first is not None:
             state.first.add(answer)
         before = state.tally.cost
-        state.tally.add(answer, state.price)
+        state.tally.add(answer, price)
         state.spending.add(
             (answer.prompt_tokens or 0) + (answer.completion_tokens or 0), state.tally.cost - before
         )
@@ -445,6 +498,21 @@ def _read(
     except Exception as error:
         said = shortened(str(error))
         raise MalformedBody(f"the answer can't be read ({type(error).__name__}: {said})") from error
+
+
+def _answers_in(row: Row, codec: Codec, requests: Sequence[Request], wire: Wire) -> list[KeptAnswer] | None:
+    """The answers in a batch's row, which has no seconds of its own; None where asking alone may help."""
+    try:
+        if row.status != 200:
+            raise wire.failure(row.status, row.content, {})
+        answers = _read(codec, requests, [Reply(wire.body(row.content), 0.0)], 1)
+    except SettledError as error:
+        return [KeptAnswer(r.key, "refused", error=str(error), arrived=time.time()) for r in requests]
+    except RequestError:
+        return None
+    if any(answer.status == "infra_error" for answer in answers):
+        return None
+    return [replace(answer, inference_time=None) for answer in answers]
 
 
 class Throttle:

@@ -70,7 +70,7 @@ class HttpTransport:
         key: str | None = None,
         wire: "Wire | None" = None,
     ) -> None:
-        self._base_url = base_url
+        self.base_url = base_url
         self._secret = key.encode() if key else None
         self._wire = wire or Wire()
         self._session = aiohttp.ClientSession(
@@ -87,7 +87,7 @@ class HttpTransport:
         start = time.perf_counter()
         try:
             async with self._session.post(
-                f"{self._base_url}/{call.path}",
+                f"{self.base_url}/{call.path}",
                 data=call.content,
                 timeout=_timeouts(timeout),
                 allow_redirects=False,
@@ -123,12 +123,67 @@ class HttpTransport:
         Raises RequestError."""
         try:
             async with self._session.get(
-                f"{self._base_url}/{path}", timeout=_timeouts(timeout), allow_redirects=False
+                f"{self.base_url}/{path}", timeout=_timeouts(timeout), allow_redirects=False
             ) as response:
                 headers = dict(response.headers)
                 return ({} if response.status in absent else await self._json_body(response)), headers
         except (aiohttp.ClientError, OSError) as error:
             raise _connection_error(error, timeout) from error
+
+    async def exchange(
+        self,
+        method: str,
+        path: str,
+        timeout: float,
+        data: Any = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> tuple[Mapping[str, Any], Mapping[str, str]]:
+        """The JSON object that comes of a request that is no call, an empty one where nothing comes, and the
+        headers; ``path`` may be a whole address of the same server. Raises RequestError."""
+        try:
+            async with self._session.request(
+                method,
+                self._place(path),
+                data=data,
+                headers=headers,
+                timeout=_timeouts(timeout),
+                allow_redirects=False,
+            ) as response:
+                content = self._redacted(await body_within_limit(response.content.iter_any()))
+                if not 200 <= response.status < 300:
+                    raise self._wire.failure(response.status, content, response.headers)
+                return (json_object(content) if content.strip() else {}), response.headers
+        except (aiohttp.ClientError, OSError) as error:
+            raise _connection_error(error, timeout) from error
+
+    async def lines(self, path: str, timeout: float) -> AsyncIterator[bytes]:
+        """The lines of a file of any length, without those that are empty. Raises RequestError."""
+        try:
+            async with self._session.get(
+                self._place(path), timeout=_timeouts(timeout), allow_redirects=False
+            ) as response:
+                if response.status != 200:
+                    content = self._redacted(await body_within_limit(response.content.iter_any()))
+                    raise self._wire.failure(response.status, content, response.headers)
+                rest = b""
+                async for piece in response.content.iter_any():
+                    *whole, rest = (rest + piece).split(b"\n")
+                    for line in filter(bytes.strip, whole):
+                        yield self._redacted(line)
+                    if len(rest) > largest_body():
+                        raise _too_large(largest_body())
+                if rest.strip():
+                    yield self._redacted(rest)
+        except (aiohttp.ClientError, OSError) as error:
+            raise _connection_error(error, timeout) from error
+
+    def _place(self, path: str) -> str:
+        """The address of a path; raises NotServed for one of another server, which would get the key."""
+        if not path.startswith(("http://", "https://")):
+            return f"{self.base_url}/{path}"
+        if urlsplit(path)[:2] != urlsplit(self.base_url)[:2]:
+            raise NotServed(f"the endpoint names an address of another server: {urlsplit(path).netloc}")
+        return path
 
     async def close(self) -> None:
         """Closes the pool."""

@@ -318,7 +318,8 @@ class RequestTally:
     with an answer; ``failed`` are those without, of which ``retryable`` are worth asking again.
     ``refused`` are answers by which model or provider refused. ``same_night`` are the cached requests that
     this night asked: in an earlier attempt, in another evaluation, or once for several of them. ``absent``
-    are the failed ones that a recording does not hold. ``seconds`` is the sum over requests. ``served``
+    are the failed ones that a recording does not hold. ``batched`` are those of ``sent`` that a batch
+    asked. ``seconds`` is the sum over requests. ``served``
     counts answers by the model name that the server gave. ``cache_saved`` is what prompt tokens that the
     provider had cached cost less.
     """
@@ -334,6 +335,7 @@ class RequestTally:
     absent: int = 0
     attempts: int = 0
     retries: int = 0
+    batched: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
@@ -419,7 +421,15 @@ class RequestTally:
     def after(self, spent: Sequence["RequestTally"]) -> "RequestTally":
         """The counts with what earlier attempts at the same requests took: their requests are these, and what
         was answered then is not reused now."""
-        took = ("sent", "attempts", "retries", "prompt_tokens", "completion_tokens", "cached_tokens")
+        took = (
+            "sent",
+            "batched",
+            "attempts",
+            "retries",
+            "prompt_tokens",
+            "completion_tokens",
+            "cached_tokens",
+        )
         more = {
             name: sum((getattr(tally, name) for tally in spent), getattr(self, name))
             for name in (*took, "reasoning_tokens", "seconds", "wall_seconds", "cost", "cache_saved")
@@ -518,7 +528,8 @@ class InferenceOptions:
     serve; ``refresh`` lets none serve that was asked for before this call. ``night`` stands beside each new
     answer. ``run_id`` names the run that people stop and pause, ``account`` what limits are held against,
     shared by all partitions of the process; None: this call's own. ``expected`` is the number of requests,
-    for the time left. ``server`` is where a model that is served here answers. ``media`` reads an image or a
+    for the time left. ``server`` is where a model that is served here answers, ``batches`` names
+    jobs that have asked some of the requests. ``media`` reads an image or a
     sound of a message by its digest, ``secret`` a Secret block by name, ``lease`` takes the model's share of
     a concurrency limit between processes by the limit's name and the number of slots wanted.
     """
@@ -536,6 +547,7 @@ class InferenceOptions:
     base_dir: Path = Path()
     media: ReadMedia = refuse_media
     server: RunningServer | None = None
+    batches: tuple[str, ...] = ()
     secret: Callable[[str], str] | None = None
     lease: Callable[[str, int], Lease] | None = None
 
@@ -588,13 +600,16 @@ def asked_and_reused(requests: Mapping[str, Any], retried: bool = False) -> str:
     'asked 1,319, reused 0'
     >>> asked_and_reused({"sent": 0, "cached": 300, "same_night": 300}, retried=True)
     'asked 0, kept 300 from earlier in this night, reused 0'
+    >>> asked_and_reused({"sent": 1319, "cached": 0, "batched": 1300})
+    'asked 1,319 (1,300 by batch), reused 0'
     """
-    same_night = requests.get("same_night") or 0
+    same_night, batched = requests.get("same_night") or 0, requests.get("batched") or 0
+    by_batch = f" ({batched:,} by batch)" if batched else ""
     if retried and same_night:
         sent, reused = requests.get("sent") or 0, (requests.get("cached") or 0) - same_night
-        return f"asked {sent:,}, kept {same_night:,} from earlier in this night, reused {reused:,}"
+        return f"asked {sent:,}{by_batch}, kept {same_night:,} from earlier in this night, reused {reused:,}"
     asked, reused = (requests.get("sent") or 0) + same_night, (requests.get("cached") or 0) - same_night
-    return f"asked {asked:,}, reused {reused:,}"
+    return f"asked {asked:,}{by_batch}, reused {reused:,}"
 
 
 class GivenAnswers:

@@ -30,9 +30,12 @@ from tasks.models.answers.segments import (
     ModelAnswers,
     claim_keys,
 )
+from tasks.models.batches.form import Row
+from tasks.models.batches.records import JobRecords, batch_id
 from tasks.models.config import ModelConfig
 from tasks.models.connection import open_connection
 from tasks.models.engine import Engine, InferenceState, check_interrupted, control_of
+from tasks.models.http import Wire
 from tasks.models.identity import RequestExpansion
 from tasks.models.limits import ConcurrencyLimiter
 from tasks.models.providers.provider import AskedProvider, provider_of
@@ -207,10 +210,18 @@ class Inference:
                 sampled = self.expansion, self.codec_of, source, keys, self.snapshot, self.state.failures
                 self.state.first = FirstAnswers(*sampled)
             reporter = ProgressReporter(self.state, self.options.expected, progress)
-            groups = self._groups(source, set(keys))
-            asyncio.run(_ask(self.provider, self.options, self.state, groups, reporter))
+            batched = self._batched(source, keys)
+            groups = self.groups(source, set(keys))
+            asyncio.run(_ask(self.provider, self.options, self.state, groups, batched, reporter))
 
-    def _groups(self, source: Iterable[pa.RecordBatch], keys: set[bytes]) -> Iterator[Sequence[Request]]:
+    def _batched(self, source: Iterable[pa.RecordBatch], keys: set[bytes]) -> dict[str, Row]:
+        """What came of these requests in batches."""
+        if not self.options.batches:
+            return {}
+        ids = [batch_id(group) for group in self.groups(source, set(keys))]
+        return JobRecords(self.kept.store, self.kept.identity).rows(self.options.batches, ids)
+
+    def groups(self, source: Iterable[pa.RecordBatch], keys: set[bytes]) -> Iterator[Sequence[Request]]:
         """The requests with these keys, each once; those that go in one call as a group."""
         together = self.expansion.params.n or 1
         for rows in self.expanded(source):
@@ -351,12 +362,16 @@ async def _ask(
     options: InferenceOptions,
     state: InferenceState,
     groups: Iterator[Sequence[Request]],
+    batched: dict[str, Row],
     reporter: ProgressReporter,
 ) -> None:
     try:
         async with open_connection(provider, options) as connection:
             reporter.limiter = connection.endpoint.concurrency
-            await Engine(connection.endpoint, state).run(await connection.prepare(groups), reporter.tick)
+            engine, prepared = Engine(connection.endpoint, state), await connection.prepare(groups)
+            if batched:
+                prepared = await engine.take(prepared, batched, provider.wire() or Wire())
+            await engine.run(prepared, reporter.tick)
     finally:
         try:
             await state.writer.close()

@@ -15,6 +15,7 @@ from pydantic import Field
 from tasks.messages.calls import calls_text
 from tasks.messages.chat import THOUGHTS, Message, content_text
 from tasks.messages.media import ReadMedia, refuse_media
+from tasks.models.batches.anthropic import AnthropicBatches
 from tasks.models.config import ModelConfig, ReasoningConfig, SampleParams
 from tasks.models.errors import (
     REFUSED,
@@ -74,6 +75,7 @@ class Anthropic(NativeProvider[AnthropicConfig]):
 
     schema = AnthropicConfig
     takes = TAKEN
+    batches = AnthropicBatches()
 
     @classmethod
     def check(cls, model: ModelConfig) -> None:

@@ -34,6 +34,7 @@ class Demo(OpenAI):
     """The embedded server."""
 
     schema = DemoConfig  # type: ignore[assignment]  # it makes an endpoint's of it
+    batches = None
     serves_weights = False
     stays = True
     tokenizer_name = BYTES

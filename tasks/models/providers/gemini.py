@@ -15,6 +15,7 @@ from pydantic import Field
 from tasks.messages.calls import calls_text
 from tasks.messages.chat import THOUGHTS, Message, content_text
 from tasks.messages.media import ReadMedia, refuse_media
+from tasks.models.batches.gemini import GeminiBatches
 from tasks.models.config import ModelConfig, ReasoningConfig, SampleParams
 from tasks.models.errors import (
     FILTERED,
@@ -85,6 +86,7 @@ class Gemini(NativeProvider[GeminiConfig]):
 
     schema = GeminiConfig
     takes = TAKEN
+    batches = GeminiBatches()
 
     @classmethod
     def check(cls, model: ModelConfig) -> None:

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, cast
 from urllib.parse import urlsplit
 
 import pyarrow as pa
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from metrics.errors import ConfigError, NightjarError
 from tasks.datasets.item import RequestKind
 from tasks.messages.media import ReadMedia, refuse_media
-from tasks.models.config import Frozen, ModelConfig, SampleParams
+from tasks.models.config import BatchConfig, Frozen, ModelConfig, SampleParams, no_batches
 from tasks.models.errors import AccessDenied, ModelError, RequestError
 from tasks.models.records import Codec, InferenceOptions, PartitionResponses, Transport
 from tasks.models.registry import PROVIDERS, is_reference
@@ -33,6 +33,7 @@ from tasks.usercode.load import load_function
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from tasks.models.batches.form import BatchForm
     from tasks.models.http import HttpTransport, ModelListing, Wire
 
 Secret = Callable[[str], str]
@@ -72,6 +73,9 @@ class AddressedConfig(AskedConfig):
     base_url: str = Field(description="address of the endpoint")
     api_key_env: str | None = Field(None, description="environment variable that holds the key")
     api_key_secret: str | None = Field(None, description="Prefect Secret block that holds the key")
+    batch: BatchConfig | None = Field(
+        None, description="ask by the provider's batches, such as {wait: 24h}; default: by single requests"
+    )
 
     @field_validator("base_url")
     @classmethod
@@ -86,6 +90,12 @@ class AddressedConfig(AskedConfig):
         if parts.query:
             raise ValueError("holds a query; put parameters into extra_body, keys into api_key_env")
         return value.rstrip("/")
+
+    @model_validator(mode="after")
+    def _does_not_stream_batches(self) -> Self:
+        if self.batch is not None and getattr(self, "stream", False):
+            raise ValueError("stream: the answers of a batch come all at once; leave stream or batch out")
+        return self
 
 
 C = TypeVar("C", bound=Frozen)
@@ -127,6 +137,8 @@ class Provider(ABC, Generic[C]):
         self.model = model
         self.base_dir = base_dir
         self.config: C = cast(C, self._read(model.config))
+        if getattr(self.config, "batch", None) is not None and getattr(self, "batches", None) is None:
+            raise ConfigError(f"model {model.name!r}: {no_batches(model.type)}")
 
     @classmethod
     def check(cls, model: ModelConfig) -> None:
@@ -207,6 +219,8 @@ class AskedProvider(Provider[C]):
     asks = True
     kinds: ClassVar[frozenset[RequestKind]] = frozenset({"generate"})
     """What it can be asked for."""
+    batches: ClassVar["BatchForm | None"] = None
+    """Its interface for batches, where it has one."""
     serves_weights: ClassVar[bool] = False
     """Whether weights on this machine can be served to be asked so."""
     stays: ClassVar[bool] = False
@@ -219,6 +233,11 @@ class AskedProvider(Provider[C]):
             raise ValueError("reasoning.effort: sample_params.reasoning_effort says it already; give one")
         if not cls.serves_weights:
             _refuse_weights(model)
+        served_here = model.path is not None or model.checkpoints is not None
+        if served_here and getattr(model.config, "batch", None) is not None:
+            raise ValueError(
+                "config.batch: weights that are served here answer single requests; leave it out"
+            )
 
     @abstractmethod
     def codec(self, kind: RequestKind, sampling: SampleParams, media: ReadMedia = refuse_media) -> Codec:

@@ -13,6 +13,7 @@ from pydantic import Field
 from tasks.messages.calls import calls_text
 from tasks.messages.chat import THOUGHTS, Message, content_text
 from tasks.messages.media import ReadMedia, refuse_media
+from tasks.models.batches.openai import OpenAIBatches
 from tasks.models.config import ModelConfig, SampleParams
 from tasks.models.errors import (
     FILTERED,
@@ -50,6 +51,7 @@ class OpenAIResponses(NativeProvider[ResponsesConfig]):
 
     schema = ResponsesConfig
     takes = TAKEN
+    batches = OpenAIBatches()
 
     @classmethod
     def check(cls, model: ModelConfig) -> None:

@@ -6,10 +6,12 @@ Weights that are served on this machine are asked the same way, at the address o
 
 import logging
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 from tasks.datasets.item import RequestKind
 from tasks.messages.media import ReadMedia, refuse_media
+from tasks.models.batches.form import BatchForm
+from tasks.models.batches.openai import OpenAIBatches
 from tasks.models.config import ModelConfig, SampleParams, leaves_thought_open
 from tasks.models.errors import RequestError
 from tasks.models.providers.openai.config import EndpointConfig
@@ -44,6 +46,7 @@ class OpenAI(AskedProvider[EndpointConfig]):
 
     schema = EndpointConfig
     kinds = frozenset({"generate", "loglikelihood", "rolling"})
+    batches: ClassVar[BatchForm | None] = OpenAIBatches()
     serves_weights = True
     tokenizer_name: str | None = None
     """The tokenizer of log-likelihoods where it is known whatever the config says."""

@@ -1,0 +1,382 @@
+"""The life of batches: what is unanswered is sent as few jobs, these are looked at until they have ended, and
+what came of them is kept for the inference that takes it as replies.
+
+Each function is short; who waits between them sleeps in the flow. A kill at any moment leaves a record in the
+store, and ``send_jobs`` goes on from that: it looks for the job of an intent before it sends another. Runs
+that want the same answers share the jobs.
+"""
+
+import asyncio
+import random
+import tempfile
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import pyarrow as pa
+
+from tasks.models.answers.segments import AnswerStore
+from tasks.models.batches.form import NOT_ASKED, BatchForm, JobStatus, SentFile, Sought
+from tasks.models.batches.records import Job, JobRecords, batch_id, covered
+from tasks.models.config import ModelConfig
+from tasks.models.connection import Connection, open_connection
+from tasks.models.engine import check_interrupted, control_of
+from tasks.models.errors import (
+    AccessDenied,
+    ModelError,
+    NotServed,
+    PermanentError,
+    RequestError,
+    TransientError,
+)
+from tasks.models.http import HttpTransport
+from tasks.models.providers.provider import AskedProvider, provider_of
+from tasks.models.records import InferenceOptions, Request
+from tasks.models.respond import Inference
+from tasks.store.claims import claim
+from tasks.store.home import private_folder
+
+CANCEL_SECONDS: Final = 900.0
+"""How long a job may take to end after it was cancelled; OpenAI says ten minutes."""
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """What of a model is asked by jobs: their ``names``, how many ``requests`` they have and how many of
+    these are ``done``, how many jobs are ``open``, since when is waited and until when (seconds since 1970).
+    ``expired`` requests can be sent once more. ``said`` is what went wrong with the last look.
+    """
+
+    names: tuple[str, ...] = ()
+    requests: int = 0
+    done: int = 0
+    open: int = 0
+    since: float = 0.0
+    until: float = 0.0
+    expired: int = 0
+    said: str | None = None
+
+
+def send_jobs(
+    model: ModelConfig,
+    requests: Iterable[pa.RecordBatch],
+    answers: AnswerStore,
+    options: InferenceOptions,
+    since: float | None = None,
+) -> Waiting:
+    """Sends what has no answer and is in no job yet; ``requests`` can be read more than once. ``since`` is
+    when these were first sent, where that was before. Raises ModelError where the endpoint takes no batches,
+    and StoreError."""
+    batches = Batches.of(model, answers, options)
+    inference = Inference.of(batches.provider, answers, options)
+    # Who waits here finds the jobs of who was before.
+    with claim(answers.store, f"batches/{batches.records.identity}"):
+        missing = inference.find_missing(requests)
+        groups = partial(inference.groups, requests)
+        return asyncio.run(batches.send(missing, groups, since))
+
+
+def look_at_jobs(
+    model: ModelConfig, names: Sequence[str], answers: AnswerStore, options: InferenceOptions
+) -> Waiting:
+    """How far jobs are; the rows of those that have ended are kept. Raises ModelError for one that failed
+    as a whole, and StoreError."""
+    return asyncio.run(Batches.of(model, answers, options).look(names))
+
+
+def close_jobs(
+    model: ModelConfig, names: Sequence[str], answers: AnswerStore, options: InferenceOptions
+) -> None:
+    """Forgets jobs whose rows are answers now."""
+    records = Batches.of(model, answers, options).records
+    for name in names:
+        if (job := records.get(name)) is not None and job.fetched:
+            records.remove(job)
+
+
+class NotOurs(Exception):
+    """A job that was found by its time and its size turns out to be another's."""
+
+
+@dataclass(frozen=True)
+class Batches:
+    """The jobs of one model."""
+
+    provider: AskedProvider[Any]
+    form: BatchForm
+    records: JobRecords
+    options: InferenceOptions
+    wait: float
+
+    @classmethod
+    def of(cls, model: ModelConfig, answers: AnswerStore, options: InferenceOptions) -> "Batches":
+        """Of a model whose config says ``batch``."""
+        provider = provider_of(model, options.base_dir)
+        assert isinstance(provider, AskedProvider), "it is asked"
+        assert provider.batches is not None, "checked when it is made"
+        # A share of the limit between processes is for requests in flight: a job is none.
+        options = replace(options, lease=None)
+        identity = Inference.of(provider, answers, options).kept.identity
+        return cls(
+            provider,
+            provider.batches,
+            JobRecords(answers.store, identity),
+            options,
+            provider.config.batch.wait,
+        )
+
+    async def send(
+        self,
+        missing: set[bytes],
+        groups: Callable[[set[bytes]], Iterator[Sequence[Request]]],
+        since: float | None,
+    ) -> Waiting:
+        """Takes up the jobs that there are, and sends the rest of the ``missing`` requests."""
+        wanted = {batch_id(group) for group in groups(set(missing))}
+        kept = self.records.all()
+        for job in kept:
+            if job.fetched and wanted.isdisjoint(job.ids):
+                self.records.remove(job)
+        own = [job for job in kept if job.serves(self.options.lookup) and not wanted.isdisjoint(job.ids)]
+        if not wanted:
+            return Waiting()
+        async with self._connected() as exchange:
+            jobs = [found for job in own if (found := await exchange.taken_up(job)) is not None]
+            asked = covered(jobs)
+            since = min((job.since for job in own), default=time.time()) if since is None else since
+            left = (group for group in groups(set(missing)) if batch_id(group) not in asked)
+            if len(wanted) > len(asked.keys() & wanted):
+                jobs += [job async for job in exchange.sent(left, since)]
+        return self._waiting(jobs)
+
+    async def look(self, names: Sequence[str]) -> Waiting:
+        """Looks at each job that is open."""
+        jobs, done, said = [], 0, None
+        async with self._connected() as exchange:
+            for name in names:
+                if (job := self.records.get(name)) is None:
+                    continue  # another run has taken its answers
+                if not job.fetched:
+                    try:
+                        job, count = await exchange.looked_at(job)
+                        done += 0 if job.fetched else count
+                    except TransientError as error:
+                        said = str(error)
+                jobs.append(job)
+        return self._waiting(jobs, done, said)
+
+    def _waiting(self, jobs: Sequence[Job], done: int = 0, said: str | None = None) -> Waiting:
+        fetched = [job for job in jobs if job.fetched]
+        since = min((job.since for job in jobs), default=0.0)
+        return Waiting(
+            names=tuple(job.name for job in jobs),
+            requests=sum(job.count for job in jobs),
+            done=done + sum(job.count for job in fetched),
+            open=len(jobs) - len(fetched),
+            since=since,
+            until=since + self.wait,
+            expired=sum(job.count - len(job.ids) for job in fetched),
+            said=said,
+        )
+
+    @asynccontextmanager
+    async def _connected(self) -> AsyncIterator["Exchange"]:
+        async with open_connection(self.provider, self.options) as connection:
+            http = self.provider.http(connection.served, 2)
+            try:
+                yield Exchange(self, connection, http)
+            except (AccessDenied, NotServed, PermanentError) as error:
+                raise ModelError(
+                    f"model {self.provider.model.name!r}: {connection.served.base_url} refused a batch "
+                    f"({error}); leave config.batch out to ask by single requests"
+                ) from error
+            except RequestError as error:
+                raise ModelError(
+                    f"model {self.provider.model.name!r}: what was asked about a batch got no "
+                    f"answer from {connection.served.base_url} ({error}); run again to go on from there"
+                ) from error
+            finally:
+                await http.close()
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """The exchanges about one model's jobs with its provider."""
+
+    batches: Batches
+    connection: Connection
+    http: HttpTransport
+    draw: random.Random = field(default_factory=random.Random)
+
+    async def taken_up(self, job: Job) -> Job | None:
+        """A job of an earlier run; an intent's is looked for. None where it was never made: then its record
+        goes, too."""
+        if job.id is not None or job.fetched:
+            return job
+        id = await self._patiently(lambda: self._find(job))
+        if id is None:
+            self.batches.records.remove(job)
+            return None
+        return self.batches.records.keep(replace(job, id=id))
+
+    async def sent(self, groups: Iterator[Sequence[Request]], since: float) -> AsyncIterator[Job]:
+        """Sends requests in as few jobs as the limits allow."""
+        form = self.batches.form
+        with LocalFile(form, self.batches.options.journal_dir) as file:
+            for codec, requests in await self.connection.prepare(groups):
+                try:
+                    calls = codec.calls(requests)
+                except PermanentError:
+                    continue  # asked alone it says what is wrong
+                if len(calls) != 1:
+                    continue
+                id = batch_id(requests)
+                line = form.line(id, calls[0])
+                if not file.has_room(line):
+                    yield await self._send(file, since)
+                    file.clear()
+                file.add(id, line, calls[0].path)
+                check_interrupted()
+            if file.ids:
+                yield await self._send(file, since)
+
+    async def _send(self, file: "LocalFile", since: float) -> Job:
+        batches, records = self.batches, self.batches.records
+        now = time.time()
+        job = Job(
+            uuid.uuid4().hex, records.identity, now, min(since, now), batches.options.night, tuple(file.ids),
+            len(file.ids), file.path,
+        )  # fmt: skip
+        job = records.keep(job)
+        model = self.connection.served.model
+        sent = SentFile(job.name, model, job.path, file.whole())
+        try:
+            if batches.form.uploads:
+                uploaded = await self._patiently(lambda: batches.form.upload(self.http, sent))
+                job, sent = records.keep(replace(job, file=uploaded)), replace(sent, file=uploaded)
+            id = await self._patiently(lambda: batches.form.create(self.http, sent), lambda: self._find(job))
+        except (AccessDenied, NotServed, PermanentError):
+            records.remove(job)  # it was refused: there is none
+            raise
+        return records.keep(replace(job, id=id))
+
+    async def _find(self, job: Job) -> str | None:
+        others = {other.id for other in self.batches.records.all() if other.id is not None}
+        sought = Sought(job.name, job.created, job.count, job.file, others | set(job.not_ours))
+        return await self.batches.form.find(self.http, sought)
+
+    async def _patiently(
+        self, attempt: Callable[[], Awaitable[T]], done: Callable[[], Awaitable[T | None]] | None = None
+    ) -> T:
+        """Tries until it works, as the config says of retries. ``done`` finds what an attempt has come to of
+        which nothing was heard; it is asked before another attempt."""
+        start, attempts = time.monotonic(), 0
+        while True:
+            try:
+                if attempts and done is not None and (found := await done()) is not None:
+                    return found
+                return await attempt()
+            except TransientError as error:
+                attempts += 1
+                retry = self.connection.endpoint.retry
+                wait = retry.wait(attempts, time.monotonic() - start, error, self.draw)
+                if wait is None:
+                    raise
+                check_interrupted()
+                control_of(self.batches.options.run_id).check()
+                await asyncio.sleep(wait)
+
+    async def looked_at(self, job: Job) -> tuple[Job, int]:
+        """The job, and how many of its requests are done. Its rows are kept once it has ended; after the time
+        to wait it is cancelled, and what is answered is taken."""
+        form, records = self.batches.form, self.batches.records
+        if job.id is None:
+            return job, 0
+        try:
+            status = await form.look(self.http, job.id)
+            if status.state == "ended":
+                return await self._fetched(job, status), status.done
+        except NotServed:  # nobody knows it any more: all of it is asked again
+            return records.keep(replace(job, ids=(), fetched=True)), job.count
+        if status.state == "failed":
+            records.remove(job)
+            raise ModelError(
+                f"model {self.batches.provider.model.name!r}: the batch {job.id} failed: {status.said}; run "
+                "again to send it once more, or leave config.batch out to ask by single requests"
+            )
+        now = time.time()
+        if job.cancelled is None and now > job.since + self.batches.wait:
+            with suppress(PermanentError):  # it has ended in this moment
+                await form.cancel(self.http, job.id)
+            return records.keep(replace(job, cancelled=now)), status.done
+        if job.cancelled is not None and now > job.cancelled + CANCEL_SECONDS:
+            return records.keep(replace(job, ids=(), fetched=True)), status.done
+        return job, status.done
+
+    async def _fetched(self, job: Job, status: JobStatus) -> Job:
+        """Keeps the rows of a job that has ended; of one that is another's nothing."""
+        records, own, asked = self.batches.records, frozenset(job.ids), list[str]()
+        assert job.id is not None
+        try:
+            with records.writing_rows(job) as add:
+                async for row in self.batches.form.rows(self.http, job.id, status):
+                    if row.id not in own:
+                        raise NotOurs
+                    if row.status != NOT_ASKED:
+                        asked.append(row.id)
+                        add(row)
+        except NotOurs:
+            other = replace(job, id=None, not_ours=(*job.not_ours, job.id))
+            found = await self._find(other)
+            if found is not None:
+                return records.keep(replace(other, id=found))
+            # It was never made: all of it is asked again.
+            return records.keep(replace(other, ids=(), fetched=True))
+        return records.keep(replace(job, ids=tuple(asked), fetched=True))
+
+
+class LocalFile:
+    """A job's requests on their way: a file on this machine, within the limits of a form."""
+
+    def __init__(self, form: BatchForm, folder: Path) -> None:
+        self._form = form
+        self._file = tempfile.NamedTemporaryFile(dir=private_folder(folder), suffix=".batch")  # noqa: SIM115
+        self.clear()
+
+    def __enter__(self) -> "LocalFile":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def clear(self) -> None:
+        """Begins the next job's."""
+        self._file.seek(0)
+        self._file.truncate()
+        self._file.write(self._form.opening)
+        self.ids: list[str] = []
+        self.path = ""
+
+    def has_room(self, line: bytes) -> bool:
+        """Whether a request goes into the job, too; the first one always does."""
+        form = self._form
+        size = self._file.tell() + len(form.between) + len(line) + len(form.closing)
+        return not self.ids or (len(self.ids) < form.most_requests and size <= form.most_bytes)
+
+    def add(self, id: str, line: bytes, path: str) -> None:
+        """Takes a request."""
+        self._file.write((self._form.between if self.ids else b"") + line)
+        self.ids.append(id)
+        self.path = path
+
+    def whole(self) -> Path:
+        """Where the file is, complete."""
+        self._file.write(self._form.closing)
+        self._file.flush()
+        return Path(self._file.name)
