@@ -83,7 +83,7 @@ class InferSetup(Unkeyed):
     @property
     def by_batch(self) -> bool:
         """Whether the model is asked by batches."""
-        return getattr(self.model.config, "batch", None) is not None
+        return self.model.by_batch
 
     def options(
         self,

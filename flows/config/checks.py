@@ -46,7 +46,15 @@ def config_problems(config: EvalConfig) -> list[Problem]:
     the scorer is built is looked at last.
     """
     resolve = resolver(config.base_dir)
-    checks = (_templates, _dataset, _functions, filter_problems, metric_problems, asked_model_problems)
+    checks = (
+        _templates,
+        _dataset,
+        _functions,
+        batch_problems,
+        filter_problems,
+        metric_problems,
+        asked_model_problems,
+    )
     found = [problem for check in checks for problem in check(config, resolve)]
     return found or list(scorer_problems(config, resolve))
 
@@ -306,6 +314,19 @@ def _metric_entries(config: EvalConfig) -> Iterator[tuple[Location, MetricConfig
     for place, entry in enumerate(config.filter_list or ()):
         for index, metric in enumerate(entry.metric_list or ()):
             yield ("filter_list", place, "metric_list", index), metric
+
+
+def batch_problems(config: EvalConfig, resolve: Resolve) -> Iterator[Problem]:
+    """Models asked by batches for what no batch gives."""
+    if config.turns is not None:
+        why = "the turns of a conversation wait for each other, and each batch may take hours"
+    elif config.asked_type != "generate_until":
+        why = "log-likelihoods are asked by single requests"
+    else:
+        return
+    for index, model in enumerate(config.models):
+        if model.by_batch:
+            yield Problem(("models", index, "config", "batch"), f"{why}; leave batch out")
 
 
 def asked_model_problems(config: EvalConfig, resolve: Resolve) -> Iterator[Problem]:

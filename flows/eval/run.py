@@ -81,7 +81,7 @@ class Run(Graph):
 
     def __post_init__(self) -> None:
         self.servers = Servers(self)
-        self.batches = RunBatches(self)
+        self.model_batches = RunBatches(self)
 
     @property
     def wall_seconds(self) -> float:
@@ -167,24 +167,27 @@ class Run(Graph):
     ) -> dict[Cell, Future]:
         """Asks canaries first, and puts the servers of weights around the inference that needs them."""
         self.reuse_or_ask(cells, requests)
-        batched = self.batches.send_models(cells, requests, self.lacking)
+        batched = self.model_batches.send_models(cells, requests, self.lacking)
         found = self.servers.ask_all(
             [cell for cell in cells if cell.model not in batched], requests, self.lacking
         )
-        self.batches.wait()  # the others are asked meanwhile
+        self.model_batches.wait()  # the others are asked meanwhile
         for cell in (cell for cell in cells if cell.model in batched):
             step = self.plan.models[cell.model]
             answers = self.submit(
-                infer, step.at(cell.suffix, **cell.about), requests[cell.place], **self.batches.given(step)
+                infer,
+                step.at(cell.suffix, **cell.about),
+                requests[cell.place],
+                **self.model_batches.given(step),
             )
             found[cell] = answers
-        self.batches.close()
+        self.model_batches.close()
         return {cell: found[cell] for cell in cells}
 
     def infer_for_scorer(self, model: AskedModel, purpose: str, requests: Future) -> Future:
         """With the model's server, where it needs one, or with what its batches came to."""
         judge = self.servers.of_judge(model, requests)
-        batched = self.batches.given(model.infer)
+        batched = self.model_batches.given(model.infer)
         reply: Future = self.submit(
             infer, model.infer.at(purpose), requests, **given(judge.future), **batched
         )
@@ -193,13 +196,13 @@ class Run(Graph):
 
     def batch_for_scorers(self, asked: Sequence[tuple[AskedModel, Future]]) -> None:
         """Sends batches to those that are asked by such, and waits for them."""
-        self.batches.send_judges(asked)
-        self.batches.wait()
+        self.model_batches.send_judges(asked)
+        self.model_batches.wait()
 
     def scorers_have_asked(self) -> None:
         """Ends the servers of judges, and forgets their batches."""
         self.servers.release_judges()
-        self.batches.close()
+        self.model_batches.close()
 
     def rows(self, node: Future) -> int | None:
         """Waits for the task run."""

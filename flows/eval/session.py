@@ -482,7 +482,8 @@ def _expectation(expected: dict[str, Any], currency: str | None) -> str:
     if longest != sent:
         said += " or more" if longest is None else f" to {numbers.count(longest)}"
     parts = [
-        f"{least} requests" if least == most else f"at least {least} and at most {most} requests",
+        (f"{least} requests" if least == most else f"at least {least} and at most {most} requests")
+        + (" in batches" if expected["by_batch"] else ""),
         f"{said} tokens sent",
     ]
     if answers is None:

@@ -211,6 +211,7 @@ def _expected(
         "completion_tokens_at_most": answers,
         "cost_at_most": cost_of(prompts_most or 0, answers or 0, 0, price) if price and bounded else None,
         "hours_at_least": _hours(asked, send, prompts),
+        "by_batch": model.by_batch,
     }
 
 

@@ -65,6 +65,8 @@ def all_is_asked(config: EvalConfig, filters: Sequence[FilterPlan], gate: Gate) 
         yield _sentence(config, "its judge compares models, or has a calibration")
     if served := [model.name for model in config.models if model.server is not None]:
         yield _sentence(config, f"'{served[0]}' is served for one pass over the items")
+    if batched := [model.name for model in config.models if model.by_batch]:
+        yield _sentence(config, f"'{batched[0]}' is asked by batches, and each may take hours")
 
 
 def all_asked(plan: Plan, options: RunOptions) -> list[str]:

@@ -49,7 +49,8 @@ class NightEvaluation(BaseModel):
     ok: bool = True
     message: str | None = None
     requests: dict[str, int] | None = None
-    """Of its models: ``sent``, ``cached``, and of those ``same_night``; None where it came to nothing."""
+    """Of its models: ``sent``, of these ``batched``, ``cached``, and of those ``same_night``; None where it
+    came to nothing."""
     doubts: tuple[str, ...] = ()
     """What canaries say against reusing answers."""
     cost: dict[str, float] = {}

@@ -22,6 +22,7 @@ from tasks.history.query import FOLDER as COMPACTED
 from tasks.history.query import PARTS, compact, part_file, read_rows
 from tasks.models.answers.segments import FOLDER as ANSWERS
 from tasks.models.answers.segments import AnswerStore
+from tasks.models.batches.records import FOLDER as BATCHES
 from tasks.store.claims import FOLDER as CLAIMS
 from tasks.store.errors import FileDamaged, FileMissing
 from tasks.store.rows import write_rows
@@ -107,9 +108,17 @@ def is_ours(name: str) -> bool:
     folder = name.partition("/")[0]
     if name == FORMAT_MARK or folder in (MEDIA, RECORDS) or is_artifact(name):
         return True
-    return folder in (RUNS, "history", "suites", "active", "nights", "checkpoints", "code", ANSWERS) and (
-        name.endswith((".json", ".parquet"))
-    )
+    return folder in (
+        RUNS,
+        "history",
+        "suites",
+        "active",
+        "nights",
+        "checkpoints",
+        "code",
+        ANSWERS,
+        BATCHES,
+    ) and (name.endswith((".json", ".parquet")))
 
 
 def _is_sealed(store: Store, name: str) -> bool:

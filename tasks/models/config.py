@@ -299,6 +299,11 @@ class ModelConfig(Frozen):
         return self.serve if self.serve is not None else ServeConfig.model_validate({})
 
     @property
+    def by_batch(self) -> bool:
+        """Whether it is asked by its provider's batches."""
+        return getattr(self.config, "batch", None) is not None
+
+    @property
     def served_name(self) -> str:
         """The name the endpoint knows the model by."""
         return getattr(self.config, "model", None) or self.name

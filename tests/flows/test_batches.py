@@ -60,7 +60,7 @@ def test_a_run_asks_by_one_batch_and_scores_as_by_single_requests(
     assert not server.single
     requests = ran.document["requests"]
     assert requests["sent"] == requests["batched"] == 9
-    assert requests["cost"] == pytest.approx(9 * 0.002 / 2)
+    assert ran.document["cost"] == pytest.approx(9 * 0.002 / 2)
     assert not list((tmp_path / "store" / "batches").rglob("*.json"))
     # Without a batch the answers that are kept serve.
     again = evaluate(config(tmp_path, kind, url), "--json")

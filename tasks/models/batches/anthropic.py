@@ -86,10 +86,10 @@ class AnthropicBatches(BatchForm):
         async for line in http.lines(f"{PLACE}/{id}/results", FILE_SECONDS):
             row = json_object(line, "a row of the batch")
             name, result = str(row.get("custom_id")), row.get("result")
-            kind = result.get("type") if isinstance(result, Mapping) else None
-            if kind == "succeeded":
-                yield Row(name, 200, json_bytes(result["message"]))
-            elif kind == "errored":
+            result = result if isinstance(result, Mapping) else {}
+            if result.get("type") == "succeeded":
+                yield Row(name, 200, json_bytes(result.get("message")))
+            elif result.get("type") == "errored":
                 yield Row(name, _status(result.get("error")), json_bytes(result.get("error")))
             else:
                 yield Row(name, NOT_ASKED)

@@ -42,8 +42,8 @@ class Job:
 
     ``ids`` are its ``count`` requests, once it is fetched those that it has asked. ``since`` is when the
     first job was made that asked for these: so long is waited. ``id`` is the provider's, None as long as
-    the job is intended. ``not_ours`` are jobs that were taken for it by mistake, ``cancelled`` when its end was asked
-    for. All times are in seconds since 1970.
+    the job is intended. ``not_ours`` are jobs that were taken for it by mistake, ``cancelled`` when its end
+    was asked for. All times are in seconds since 1970.
     """
 
     name: str
