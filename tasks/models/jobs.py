@@ -78,6 +78,8 @@ def send_jobs(
     # Who waits here finds the jobs of who was before.
     with claim(answers.store, f"batches/{batches.records.identity}"):
         missing = inference.find_missing(requests)
+        if not inference.may_go_on():  # a limit is reached: the inference says so of each request
+            return Waiting()
         groups = partial(inference.groups, requests)
         return asyncio.run(batches.send(missing, groups, since))
 
