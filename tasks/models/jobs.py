@@ -42,7 +42,8 @@ from tasks.store.claims import claim
 from tasks.store.home import private_folder
 
 CANCEL_SECONDS: Final = 900.0
-"""How long a job may take to end after it was cancelled; OpenAI says ten minutes."""
+"""How long a job may take to end after it was cancelled; OpenAI says ten minutes. So long after the time to
+wait a provider that does not answer is asked for it."""
 T = TypeVar("T")
 
 
@@ -170,6 +171,8 @@ class Batches:
                         done += 0 if job.fetched else count
                     except TransientError as error:
                         said = str(error)
+                        if time.time() > job.since + self.wait + CANCEL_SECONDS:
+                            job = self.records.keep(job.given_up())
                 jobs.append(job)
         return self._waiting(jobs, done, said)
 
@@ -305,7 +308,7 @@ class Exchange:
             if status.state == "ended":
                 return await self._fetched(job, status), status.done
         except NotServed:  # nobody knows it any more: all of it is asked again
-            return records.keep(replace(job, ids=(), fetched=True)), job.count
+            return records.keep(job.given_up()), job.count
         if status.state == "failed":
             records.remove(job)
             raise ModelError(
@@ -318,7 +321,7 @@ class Exchange:
                 await form.cancel(self.http, job.id)
             return records.keep(replace(job, cancelled=now)), status.done
         if job.cancelled is not None and now > job.cancelled + CANCEL_SECONDS:
-            return records.keep(replace(job, ids=(), fetched=True)), status.done
+            return records.keep(job.given_up()), status.done
         return job, status.done
 
     async def _fetched(self, job: Job, status: JobStatus) -> Job:
@@ -339,7 +342,7 @@ class Exchange:
             if found is not None:
                 return records.keep(replace(other, id=found))
             # It was never made: all of it is asked again.
-            return records.keep(replace(other, ids=(), fetched=True))
+            return records.keep(other.given_up())
         return records.keep(replace(job, ids=tuple(asked), fetched=True))
 
 

@@ -106,7 +106,7 @@ REFUSED = {
     ),
     "a stream": (
         {"models": [{"name": "m", "config": {"batch": {}, "stream": True}}]},
-        r"the answers of a batch come all at once; leave stream or batch out",
+        r"answers of a batch come all at once; leave stream or batch out",
     ),
     "a time to wait that is none": (
         {"models": [{"name": "m", "config": {"batch": {"wait": "soon"}}}]},

@@ -11,7 +11,7 @@ import json
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 import pyarrow as pa
@@ -64,6 +64,10 @@ class Job:
     def place(self) -> str:
         """Its record's name in the store, without a suffix."""
         return f"{FOLDER}/{self.identity}/{self.name}"
+
+    def given_up(self) -> "Job":
+        """As a job that has ended and asked nothing."""
+        return replace(self, ids=(), fetched=True)
 
     def serves(self, lookup: Lookup) -> bool:
         """Whether what it gives may be used where these answers are looked for."""

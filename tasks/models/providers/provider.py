@@ -94,7 +94,7 @@ class AddressedConfig(AskedConfig):
     @model_validator(mode="after")
     def _does_not_stream_batches(self) -> Self:
         if self.batch is not None and getattr(self, "stream", False):
-            raise ValueError("stream: the answers of a batch come all at once; leave stream or batch out")
+            raise ValueError("config.stream: answers of a batch come all at once; leave stream or batch out")
         return self
 
 

@@ -9,6 +9,7 @@ import orjson
 import pyarrow as pa
 import pytest
 
+from tasks.models import jobs
 from tasks.models.answers.segments import AnswerStore
 from tasks.models.batches.records import FOLDER
 from tasks.models.config import ModelConfig, Price
@@ -199,6 +200,22 @@ def test_a_server_error_costs_time_only(kind: str, started: Any, bench: Any):
     assert len(server.jobs) == 1
     assert not server.single
     assert len(failed) >= 4
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_provider_that_says_nothing_of_a_job_any_more_is_not_waited_for_for_ever(
+    kind: str, started: Any, bench: Any, monkeypatch: pytest.MonkeyPatch
+):
+    def before(number: int, name: str) -> None:
+        if "job-0" in name:
+            raise Failure(500)
+
+    monkeypatch.setattr(jobs, "CANCEL_SECONDS", 0.0)
+    server, url = started(kind, before=before)
+    outcome = by_batch(bench, model(kind, url, {"wait": 0.01}), rows(4))
+    assert outcome.column("status") == ["ok"] * 4
+    assert len(server.single) == 4
+    assert not kept(bench)
 
 
 @pytest.mark.parametrize("kind", KINDS)
