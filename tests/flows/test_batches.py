@@ -188,7 +188,7 @@ def test_waiting_for_batches_does_not_count_towards_the_time_out(monkeypatch: py
         with control.waiting():
             time.sleep(1.5 * timeout)
             assert control.stopped is None
-        assert suite.waited == pytest.approx(control.waited)
+        assert suite.waited >= control.waited
         until = time.monotonic() + 60
         while control.stopped is None:
             assert time.monotonic() < until
