@@ -23,10 +23,12 @@ from typing import Any
 
 import httpx
 import pytest
+import yaml
 
 from flows.eval.__main__ import main
 from scorers.config import Program, ProgramOutcome
 from tasks.rows import execution
+from tests.flows.endpoints import ScriptedChat, chat_endpoint
 
 PROJECT = Path(__file__).resolve().parents[2]
 
@@ -404,3 +406,44 @@ def night(tmp_path: Path) -> Any:
     from tests.flows.made_nights import judge_in
 
     return judge_in(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def scripts() -> Iterator[tuple[str, list[ScriptedChat]]]:
+    """The address of a chat endpoint, which the tests of a module share, and whose script answers there: the
+    last one's."""
+    answering = [ScriptedChat()]
+    with chat_endpoint(lambda body: answering[-1].choice(body), ["m"]) as url:
+        yield url, answering
+
+
+@pytest.fixture
+def endpoint(scripts: tuple[str, list[ScriptedChat]]) -> ScriptedChat:
+    """A chat endpoint that answers by a script of the test's."""
+    url, answering = scripts
+    answering.append(ScriptedChat())
+    answering[-1].url = url
+    return answering[-1]
+
+
+@pytest.fixture
+def numbers(tmp_path: Path, endpoint: ScriptedChat) -> Callable[..., Path]:
+    """Writes a benchmark of items q0, q1 … whose right answers are their numbers, asked of ``endpoint``."""
+
+    def write(n: int = 4, **keys: Any) -> Path:
+        items = [{"id": f"i{i}", "question": f"q{i}", "answer": str(i)} for i in range(n)]
+        (tmp_path / "data.jsonl").write_text("".join(json.dumps(item) + "\n" for item in items))
+        merged = {
+            "name": "numbers",
+            "dataset": "data.jsonl",
+            "prompt_template": "{{question}}",
+            "target": "{{answer}}",
+            "models": [{"name": "m", "config": {"base_url": endpoint.url, "max_retries": 0}}],
+            "metric_list": ["exact_match"],
+            **keys,
+        }
+        path = tmp_path / "config.yaml"
+        path.write_text(yaml.safe_dump(merged))
+        return path
+
+    return write

@@ -8,6 +8,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 Body = dict[str, Any]
+Script = Callable[[str, int], tuple[Body, str]]
+"""Message and finish reason for a prompt and the number of its sample."""
 
 
 @contextmanager
@@ -60,3 +62,21 @@ def chat_endpoint(
 def says(text: str) -> Body:
     """The choice of a model that says this."""
     return {"message": {"role": "assistant", "content": text}}
+
+
+class ScriptedChat:
+    """A chat endpoint that answers a prompt by its script, which gives a message and a finish reason: each
+    sample its own. ``asked`` are the prompts that came."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.script: Script = lambda prompt, sample: ({"content": ""}, "stop")
+        self.asked: list[str] = []
+
+    def choice(self, body: Body) -> Body:
+        """What is answered."""
+        prompt = body["messages"][-1]["content"]
+        sample = self.asked.count(prompt)
+        self.asked.append(prompt)
+        message, finish = self.script(prompt, body.get("seed", sample))
+        return {"message": message, "finish_reason": finish}

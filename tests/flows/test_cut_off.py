@@ -4,80 +4,25 @@ metric makes of them, and that two runs are not compared without a word about th
 import io
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-import yaml
 from rich.console import Console
 
 from flows.compare.__main__ import main as compare_main
 from tasks.reporting.terminal import results_table
-from tests.flows.endpoints import chat_endpoint
 
 Reply = dict[str, Any]
 THINKING: Reply = {"content": None, "reasoning_content": "let me see"}
 
 
-class Scripted:
-    """A chat endpoint that answers a prompt by its script: each sample its own message."""
-
-    def __init__(self) -> None:
-        self.url = ""
-        self.asked: list[str] = []
-        self.script: Callable[[str, int], tuple[Reply, str]] = lambda prompt, sample: (
-            {"content": ""},
-            "stop",
-        )
-
-    def choice(self, body: dict[str, Any]) -> dict[str, Any]:
-        prompt = body["messages"][-1]["content"]
-        sample = self.asked.count(prompt)
-        self.asked.append(prompt)
-        message, finish = self.script(prompt, body.get("seed", sample))
-        return {"message": message, "finish_reason": finish}
-
-
-@pytest.fixture(scope="module")
-def url() -> Iterator[tuple[str, list[Scripted]]]:
-    """The address of an endpoint, and who answers there: the last one."""
-    answering = [Scripted()]
-    with chat_endpoint(lambda body: answering[-1].choice(body), ["m"]) as url:
-        yield url, answering
-
-
 @pytest.fixture
-def endpoint(url: tuple[str, list[Scripted]]) -> Scripted:
-    """A script of the test's own, at the address that all tests here have."""
-    scripted = Scripted()
-    scripted.url = url[0]
-    url[1].append(scripted)
-    return scripted
-
-
-@pytest.fixture
-def config(tmp_path: Path, endpoint: Scripted) -> Callable[..., Path]:
-    """Writes a benchmark of items q0, q1 … whose right answers are their numbers."""
-
-    def write(n: int = 4, **keys: Any) -> Path:
-        items = [{"id": f"i{i}", "question": f"q{i}", "answer": str(i)} for i in range(n)]
-        (tmp_path / "data.jsonl").write_text("".join(json.dumps(item) + "\n" for item in items))
-        merged = {
-            "name": "cut",
-            "dataset": "data.jsonl",
-            "prompt_template": "{{question}}",
-            "target": "{{answer}}",
-            "models": [{"name": "m", "config": {"base_url": endpoint.url, "max_retries": 0}}],
-            "metric_list": ["exact_match"],
-            **keys,
-        }
-        path = tmp_path / "config.yaml"
-        path.write_text(yaml.safe_dump(merged))
-        return path
-
-    return write
+def config(numbers: Callable[..., Path]) -> Callable[..., Path]:
+    return partial(numbers, name="cut")
 
 
 def two_of_four(prompt: str, sample: int) -> tuple[Reply, str]:

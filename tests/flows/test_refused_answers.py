@@ -2,38 +2,22 @@
 metric ``refusal`` counts them, all others score them as no answer."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-import yaml
 
 from flows.compare.__main__ import main as compare_main
 from tasks.models.demo.options import DemoOptions, Faults
 from tasks.models.demo.server import serve
-from tests.flows.endpoints import chat_endpoint
+from tests.flows.endpoints import ScriptedChat
 
 Reply = tuple[dict[str, Any], str]
 FILTERED: Reply = ({"content": "It is"}, "content_filter")
 REFUSED: Reply = ({"content": None, "refusal": "I can't help with that."}, "stop")
-
-
-class Scripted:
-    """A chat endpoint that answers a prompt by its script: each sample its own message."""
-
-    def __init__(self) -> None:
-        self.url = ""
-        self.asked: list[str] = []
-        self.script: Callable[[str, int], Reply] = two_of_four
-
-    def choice(self, body: dict[str, Any]) -> dict[str, Any]:
-        prompt = body["messages"][-1]["content"]
-        sample = self.asked.count(prompt)
-        self.asked.append(prompt)
-        message, finish = self.script(prompt, body.get("seed", sample))
-        return {"message": message, "finish_reason": finish}
 
 
 def two_of_four(prompt: str, sample: int) -> Reply:
@@ -49,43 +33,11 @@ def every_third(prompt: str, sample: int) -> Reply:
     return {"content": prompt[1:] if sample < 2 else "wrong"}, "stop"
 
 
-@pytest.fixture(scope="module")
-def url() -> Iterator[tuple[str, list[Scripted]]]:
-    answering = [Scripted()]
-    with chat_endpoint(lambda body: answering[-1].choice(body), ["m"]) as url:
-        yield url, answering
-
-
 @pytest.fixture
-def endpoint(url: tuple[str, list[Scripted]]) -> Scripted:
-    scripted = Scripted()
-    scripted.url = url[0]
-    url[1].append(scripted)
-    return scripted
-
-
-@pytest.fixture
-def config(tmp_path: Path, endpoint: Scripted) -> Callable[..., Path]:
-    """Writes a benchmark of items q0, q1 … whose right answers are their numbers."""
-
-    def write(n: int = 4, **keys: Any) -> Path:
-        items = [{"id": f"i{i}", "question": f"q{i}", "answer": str(i)} for i in range(n)]
-        (tmp_path / "data.jsonl").write_text("".join(json.dumps(item) + "\n" for item in items))
-        merged = {
-            "name": "refused",
-            "dataset": "data.jsonl",
-            "prompt_template": "{{question}}",
-            "target": "{{answer}}",
-            "models": [{"name": "m", "config": {"base_url": endpoint.url, "max_retries": 0}}],
-            "metric_list": ["exact_match"],
-            "errors": {"max_rate": 0.0},
-            **keys,
-        }
-        path = tmp_path / "config.yaml"
-        path.write_text(yaml.safe_dump(merged))
-        return path
-
-    return write
+def config(numbers: Callable[..., Path], endpoint: ScriptedChat) -> Callable[..., Path]:
+    """Of its four questions two are refused."""
+    endpoint.script = two_of_four
+    return partial(numbers, name="refused", errors={"max_rate": 0.0})
 
 
 def lines_of(path: Path) -> list[dict[str, Any]]:
@@ -376,3 +328,39 @@ def test_log_likelihoods_that_were_refused_are_unscored_and_told(evaluate, tmp_p
     row = rows_of(tmp_path / "out")["acc"]
     assert (row["n_scored"], row["n_unscored"], row["n_refused"]) == (3 - poisoned, poisoned, poisoned)
     assert (ran.code == 0) is (poisoned < 3), "a pair of which nothing could be scored has failed"
+
+
+def test_a_reward_model_that_refuses_leaves_the_sample_unscored(evaluate, config, endpoint, tmp_path):
+    def script(prompt: str, sample: int) -> Reply:
+        if prompt.startswith("Rate"):
+            return REFUSED if prompt.endswith("1") else ({"content": "0.5"}, "stop")
+        return {"content": prompt[1:]}, "stop"
+
+    endpoint.script = script
+    rates = {"name": "r", "config": {"base_url": endpoint.url, "model": "m"}}
+    reward = {"type": "reward_model", "model": rates, "prompt": "Rate {{ response }}"}
+    ran = evaluate(config(scorer=reward, errors={"max_rate": 0.5}), "--json")
+    assert ran.code == 0, ran.err
+    row = rows_of(tmp_path / "out")["reward"]
+    assert (row["value"], row["n_scored"], row["n_unscored"], row["n_refused"]) == (0.5, 3, 1, 0)
+    assert evaluate(config(scorer=reward), "--json").code == 1
+
+
+def test_a_simulated_user_that_refuses_leaves_the_conversation_unscored(evaluate, config, endpoint, tmp_path):
+    """It is the user's fault and not the model's, which answered."""
+
+    def script(prompt: str, sample: int) -> Reply:
+        if prompt.startswith("As the user"):
+            return REFUSED if prompt.endswith("1") else ({"content": "again: " + prompt[-2:]}, "stop")
+        return {"content": prompt[-1]}, "stop"
+
+    endpoint.script = script
+    user = {"name": "u", "config": {"base_url": endpoint.url, "model": "m"}}
+    turns = {"model": user, "prompt": "As the user of {{ question }}", "max_turns": 2}
+    ran = evaluate(config(turns=turns, metric_list=["exact_match"], errors={"max_rate": 0.5}), "--json")
+    assert ran.code == 0, ran.err
+    row = rows_of(tmp_path / "out")["exact_match"]
+    assert (row["value"], row["n_scored"], row["n_unscored"], row["n_refused"]) == (1.0, 3, 1, 0)
+    (failed,) = [line for line in lines_of(tmp_path / "out/responses.jsonl") if line["status"] != "ok"]
+    assert (failed["status"], failed["response"]) == ("infra_error", None)
+    assert failed["error"].startswith("the simulated user gave no reply in turn 2: ")

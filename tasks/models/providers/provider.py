@@ -296,6 +296,10 @@ class AskedProvider(Provider[C]):
         finally:
             await transport.close()
 
+    def lists_all(self, _base_url: str) -> bool:
+        """Whether an endpoint lists every model that it serves; proxies answer to other names, too."""
+        return False
+
     def at_server(self, server: Any) -> Self:
         """The provider at the server of its weights, where they are served on this machine."""
         return self
@@ -327,8 +331,11 @@ class AskedProvider(Provider[C]):
                     "server or set config.base_url to where it is"
                 ) from error
         names = tuple(listing.entries)
+        absent = _not_listed(model, served.model, served.base_url, names)
+        if absent is not None and self.lists_all(served.base_url):
+            raise ModelError(f"{absent}; set config.model to one of its models")
         doubts = [
-            _not_listed(model, served.model, served.base_url, names),
+            absent,
             unencrypted_key_warning(model, served.base_url) if served.key else None,
             *refused,
         ]

@@ -25,6 +25,7 @@ from tasks.models.errors import (
 )
 from tasks.models.http import Wire, body_error, json_object
 from tasks.models.providers.native import Chat, NativeCodec, NativeConfig, NativeProvider, thoughts_text
+from tasks.models.providers.openai.config import is_openai
 from tasks.models.records import Answer, Request, text_or_none, usage_of
 from tasks.models.registry import provider
 
@@ -64,6 +65,10 @@ class OpenAIResponses(NativeProvider[ResponsesConfig]):
     def wire(self) -> Wire:
         """Its own events; the rest is as in OpenAI's older protocol."""
         return Wire(stream=StreamedResponse)
+
+    def lists_all(self, base_url: str) -> bool:
+        """OpenAI's own address does."""
+        return is_openai(base_url)
 
     def encoder(self, sampling: SampleParams, media: ReadMedia) -> NativeCodec:
         """Items."""

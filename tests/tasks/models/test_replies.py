@@ -10,6 +10,7 @@ from tasks.models.config import ModelConfig
 from tasks.models.demo.options import Faults
 from tasks.models.errors import MalformedBody
 from tasks.models.providers.openai import generation, spans
+from tasks.models.providers.openai.config import EndpointConfig
 from tasks.models.providers.openai.echo import EchoMode, Likelihood
 from tasks.models.providers.openai.generation import Chat, Completions, ParsedChoice
 from tasks.models.records import Reply, Request
@@ -194,3 +195,45 @@ def test_settled_answers_without_a_reply_stay_settled(
     again = bench.ask(endpoint(serving), problems(2))
     assert first.column("status") == again.column("status") == ["refused"] * 2
     assert (again.tally.sent, again.column("error")) == (0, first.column("error"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "client"),
+    [
+        ({"base_url": "https://api.openai.com/v1"}, "openai"),
+        ({"base_url": "https://eu.api.openai.com/v1"}, "openai"),
+        ({"base_url": "https://api.openai.com/v1", "client": "http"}, "http"),
+        ({"base_url": "https://api.openai.com.example.org/v1"}, "http"),
+        ({"base_url": "http://localhost:8000/v1"}, "http"),
+        ({"base_url": "http://localhost:8000/v1", "client": "openai"}, "openai"),
+    ],
+)
+def test_the_official_client_asks_at_openais_own_address(settings: dict[str, str], client: str) -> None:
+    assert EndpointConfig.model_validate(settings).through == client
+
+
+def test_the_official_client_and_ours_give_the_same_answers_under_the_same_keys(
+    bench: Any, script: Any, problems: Any, monkeypatch: Any
+) -> None:
+    agents: list[str] = []
+
+    def answer(asked: Any) -> tuple[int, dict[str, str], Any]:
+        agents.append(asked.headers.get("user-agent", ""))
+        said = asked.body["messages"][-1]["content"].split()[2]
+        choice = {"index": 0, "message": {"role": "assistant", "content": said}, "finish_reason": "stop"}
+        usage = {"prompt_tokens": 4, "completion_tokens": 1, "total_tokens": 5}
+        return 200, {"x-request-id": "r"}, {"id": "c", "model": "m-1", "choices": [choice], "usage": usage}
+
+    monkeypatch.setattr("tasks.models.providers.openai.config.OFFICIAL_HOSTS", {"127.0.0.1"})
+    model = ModelConfig.model_validate({"name": "m", "config": {"base_url": script(answer)}})
+    official = bench.ask(model, problems(3))
+    assert [agent.startswith("AsyncOpenAI/Python") for agent in agents] == [True] * 3
+    monkeypatch.setattr("tasks.models.providers.openai.config.OFFICIAL_HOSTS", frozenset())
+    kept = bench.ask(model, problems(3))
+    assert (kept.tally.sent, kept.tally.cached) == (0, 3)
+    ours = bench.ask(model, problems(3), refresh=True)
+    assert [agent.startswith("AsyncOpenAI/Python") for agent in agents[3:]] == [False] * 3
+    asked_at = ("timestamp", "inference_time")
+    assert [{name: row[name] for name in row if name not in asked_at} for row in official.rows] == [
+        {name: row[name] for name in row if name not in asked_at} for row in ours.rows
+    ]

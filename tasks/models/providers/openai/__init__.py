@@ -14,7 +14,7 @@ from tasks.models.batches.form import BatchForm
 from tasks.models.batches.openai import OpenAIBatches
 from tasks.models.config import ModelConfig, SampleParams, leaves_thought_open
 from tasks.models.errors import RequestError
-from tasks.models.providers.openai.config import EndpointConfig
+from tasks.models.providers.openai.config import EndpointConfig, is_openai
 from tasks.models.providers.openai.fields import FittingTransport, refused_by
 from tasks.models.providers.provider import (
     PROBE_SECONDS,
@@ -194,14 +194,18 @@ class OpenAI(AskedProvider[EndpointConfig]):
         return replace(codec, mode=mode)
 
     def transport(self, served: ServedModel[EndpointConfig], connections: int) -> Transport:
-        """Plain HTTP, or the official client where the config names it."""
+        """Plain HTTP, or the official client: by the config, or by the address."""
         refused = refused_by(served.base_url, served.model)
-        if served.config.client == "http":
+        if served.config.through == "http":
             return FittingTransport(self.http(served, connections), refused)
         from tasks.models.providers.openai.official import OfficialTransport
 
         official = OfficialTransport(served.base_url, self.headers(served.key), served.key)
         return FittingTransport(official, refused)
+
+    def lists_all(self, base_url: str) -> bool:
+        """OpenAI's own address does."""
+        return is_openai(base_url)
 
     def at_server(self, server: RunningServer | None) -> Self:
         """The provider at the server that a step has started; raises ModelError where it needs one and there

@@ -1,11 +1,19 @@
 """What ``config`` of a model of type ``openai`` holds."""
 
-from typing import Any, Literal
+from typing import Any, Final, Literal
+from urllib.parse import urlsplit
 
 from pydantic import Field
 
 from tasks.models.config import LOCAL_URL
 from tasks.models.providers.provider import AddressedConfig
+
+OFFICIAL_HOSTS: Final = frozenset({"api.openai.com", "eu.api.openai.com", "us.api.openai.com"})
+
+
+def is_openai(base_url: str) -> bool:
+    """Whether OpenAI itself answers there."""
+    return urlsplit(base_url).hostname in OFFICIAL_HOSTS
 
 
 class EndpointConfig(AddressedConfig):
@@ -21,8 +29,16 @@ class EndpointConfig(AddressedConfig):
     stream: bool = Field(
         False, description="receive answers piece by piece, through proxies that cut long silences"
     )
-    client: Literal["http", "openai"] = Field(
-        "http",
-        description="http: the thin path that reaches the endpoint's speed; openai: the official client",
+    client: Literal["http", "openai"] | None = Field(
+        None,
+        description="http: the thin path that reaches the endpoint's speed; openai: the official client; "
+        "default: openai at OpenAI's own address, http elsewhere",
     )
     batch_size: int = Field(1, ge=1, description="log-likelihood prompts per request")
+
+    @property
+    def through(self) -> Literal["http", "openai"]:
+        """The client that asks. OpenAI's rate limits end a request's speed long before its client does."""
+        if self.client is not None:
+            return self.client
+        return "openai" if is_openai(self.base_url) else "http"
