@@ -115,17 +115,19 @@ docs: $(DEV)
 # The locks, after a change of pyproject.toml: hashes for every platform, and no word on where packages come from.
 LOCK = UV_CUSTOM_COMPILE_COMMAND="make locks" uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --no-emit-find-links
-TRANSFORMERS = $(PYTHON) -c 'import tomllib; \
+SERVING = $(PYTHON) -c 'import tomllib; \
 	extras = tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]; \
-	print(next(one for one in extras["hf"] if one.startswith("transformers")))'
+	print(*extras["test-serving"], sep="\n")'
+# Torch is installed beside them, and left out of their locks with all that it brings.
+NO_TORCH = --override .ci/without-torch.txt
 
 locks:
 	$(LOCK) pyproject.toml -o requirements.lock
 	$(LOCK) pyproject.toml --extra dev -o requirements-dev.lock
 	$(LOCK) pyproject.toml --extra harness -o requirements-harness.lock
 	$(LOCK) pyproject.toml --extra containers -o requirements-containers.lock
-	$(TRANSFORMERS) | $(LOCK) - --resolution lowest-direct -o requirements-hf-oldest.lock
-	$(TRANSFORMERS) | $(LOCK) - -o requirements-hf-newest.lock
+	$(SERVING) | $(LOCK) - $(NO_TORCH) --resolution lowest-direct -o requirements-hf-oldest.lock
+	$(SERVING) | $(LOCK) - $(NO_TORCH) -o requirements-hf-newest.lock
 
 # The pages of every config key and of every stage, and the schema that editors check a config with.
 reference: $(BASE)

@@ -28,7 +28,8 @@ from tasks.models.addresses import flags_for
 from tasks.models.config import ModelConfig
 from tasks.models.providers.openai.config import EndpointConfig
 from tasks.models.providers.provider import AddressedConfig
-from tasks.serving.config import DEFAULT_PRESET, unfinished, weights_digest
+from tasks.serving.config import DEFAULT_PRESET
+from tasks.serving.weights import lacking, weights_mark
 
 logger = logging.getLogger(__name__)
 SERVED: Final = {"max_concurrency": 256}
@@ -198,11 +199,11 @@ def with_checkpoints(config: EvalConfig, is_new: IsNew = lambda _: True) -> Eval
 
 
 def _placed(model: ModelConfig, base_dir: str) -> ModelConfig:
-    """The model with the whole path of its weights, where they are on this machine."""
-    place = (Path(base_dir) / model.path).absolute() if model.path is not None else None
-    if place is None or not place.exists() or str(place) == model.path:
-        return model
-    return model.model_copy(update={"path": str(place)})
+    """The model with the whole paths of its weights and its adapter, where they are on this machine."""
+    named = {"path": model.path, "peft": model.peft}
+    places = {key: (Path(base_dir) / path).absolute() for key, path in named.items() if path is not None}
+    found = {key: str(place) for key, place in places.items() if place.exists() and str(place) != named[key]}
+    return model.model_copy(update=found) if found else model
 
 
 def _checkpoints(model: ModelConfig, base_dir: str, is_new: IsNew) -> Iterator[ModelConfig]:
@@ -211,7 +212,7 @@ def _checkpoints(model: ModelConfig, base_dir: str, is_new: IsNew) -> Iterator[M
     found = list(_matches(settings.glob, Path(base_dir)))
     if not found and not settings.new_only:
         raise ConfigError(f"model '{model.name}': checkpoints: nothing matches {settings.glob} in {base_dir}")
-    doubts = {place: unfinished(place) for place, _ in found}
+    doubts = {place: lacking(place, Path(base_dir)) for place, _ in found}
     reasons = [said for said in doubts.values() if said is not None]
     if reasons and len(reasons) == len(found) and not settings.new_only:
         raise ConfigError(f"model '{model.name}': checkpoints: {'; '.join(reasons)}")
@@ -221,7 +222,7 @@ def _checkpoints(model: ModelConfig, base_dir: str, is_new: IsNew) -> Iterator[M
     entries = [(place, name, dict(settings.metadata_of(place.as_posix()))) for place, name in found]
     for place, name, metadata in sorted(entries, key=lambda entry: (_step(entry[2]), entry[1])):
         try:
-            if settings.new_only and not is_new(weights_digest(place)):
+            if settings.new_only and not is_new(weights_mark(str(place), Path(base_dir))):
                 continue
         except (ConfigError, FileNotFoundError) as error:  # removed while it was read
             _tell_left_out(model.name, str(error))

@@ -33,7 +33,7 @@ from tasks.models.engine import interrupted
 from tasks.models.providers.provider import provider_of
 from tasks.models.providers.replay import ReplayConfig
 from tasks.server import secret
-from tasks.serving.config import local_path, weights_digest
+from tasks.serving.weights import local_path, weights_mark
 from tasks.store.errors import FileDamaged, FileMissing
 from tasks.store.home import default_store, home, results_folder, slug
 from tasks.store.keys import digest
@@ -150,9 +150,9 @@ def remember_checkpoints(plan: Plan, options: RunOptions) -> None:
         model = step.setup.model
         if model.server is None or not model.path:
             continue
-        place = local_path(model.path, Path(plan.config.base_dir))
-        if place is not None:
-            mark = _mark(plan.config.name, weights_digest(place))
+        base_dir = Path(plan.config.base_dir)
+        if local_path(model.path, base_dir) is not None:
+            mark = _mark(plan.config.name, weights_mark(model.path, base_dir, model.peft))
             workspace(options).open().put_document(mark, json.dumps({"night": options.night}).encode())
 
 

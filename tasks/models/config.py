@@ -239,6 +239,12 @@ class ModelConfig(Frozen):
         min_length=1,
         description="folder or file of weights that serve starts a server with, or a hub's NAME@REVISION",
     )
+    peft: str | None = Field(
+        None,
+        min_length=1,
+        description="folder of an adapter (LoRA) over path; without it a path may be an adapter over the "
+        "base that its adapter_config.json names",
+    )
     checkpoints: CheckpointsConfig | None = Field(
         None, description="folders of weights, each a model of its own; a pattern alone is enough"
     )
@@ -285,6 +291,10 @@ class ModelConfig(Frozen):
             raise ValueError(f"config of model {self.name!r} is not one of type {self.type}")
         if len([name for name in ("path", "checkpoints") if getattr(self, name) is not None]) == 2:
             raise ValueError("names path and checkpoints; give one of them")
+        if self.peft is not None and self.path is None:
+            raise ValueError(
+                "peft needs its base: name its folder in path; checkpoints may be adapters themselves"
+            )
         if self.serve is not None and self.path is None and self.checkpoints is None:
             raise ValueError("serve needs the weights: name a folder in path, or several in checkpoints")
         if not is_reference(self.type):

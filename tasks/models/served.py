@@ -14,8 +14,9 @@ import orjson
 from tasks.models.config import ModelConfig, SampleParams
 from tasks.models.errors import ConnectionFault, EndpointDead, ModelError
 from tasks.models.records import Call, Reply, Transport
-from tasks.serving.config import DEFAULT_PRESET, local_path
+from tasks.serving.config import DEFAULT_PRESET, PRESETS
 from tasks.serving.servers import RunningServer, failure_of, is_ready
+from tasks.serving.weights import local_path, weights_of
 
 LOOK_SECONDS = 0.25
 LONGEST_TEXTS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length")
@@ -29,11 +30,17 @@ def at_server(model: ModelConfig, server: RunningServer | None, base_dir: Path) 
         return model
     if server is None:
         raise ModelError(f"model {model.name!r}: its weights are served by a step of the flow, and none ran")
-    place = local_path(str(model.path), base_dir)
+    weights = weights_of(str(model.path), model.peft, base_dir)
+    place = local_path(weights.path, base_dir)
     folder = place if place is not None and place.is_dir() else None
+    endpoint: dict[str, Any] = {"base_url": server.base_url}
+    if weights.adapter is not None and model.server.by_name:
+        way = PRESETS[model.server.preset_name].adapter
+        body = getattr(model.config, "extra_body", {})
+        endpoint |= {"extra_body": {**way.body, **body}} if way is not None and way.body else {}
     found: dict[str, Any] = {
-        "config": model.config.model_copy(update={"base_url": server.base_url}),
-        "tokenizer": model.tokenizer or _tokenizer(folder),
+        "config": model.config.model_copy(update=endpoint),
+        "tokenizer": model.tokenizer or _tokenizer(weights.tokenizer or folder),
         "max_length": model.max_length or _length(folder),
     }
     return model.model_copy(update=found)

@@ -3,34 +3,40 @@ each is started, and when it is ready.
 
 A preset is data. In a command, ``{python}`` is the interpreter of Python servers, ``{path}`` the folder
 or file of weights, ``{name}`` the name that requests will bear, ``{host}`` and ``{port}`` where to
-listen, ``{gpus}`` how many GPUs it has.
-
-Which model a folder of weights holds is said by content, whatever the folder is called and wherever it
-lies: by the names and bytes of all files that decide what the model answers, weights, tokenizer, their
-configs, code. A file's digest is kept in the home under its path, size, time and inode, so that a folder
-is read once. A name of a hub counts by its revision.
+listen, ``{gpus}`` how many GPUs it has. With an adapter, ``{adapter}`` is its folder, ``{rank}`` room for
+its rank, ``{module}`` its name and folder as JSON, and ``{base}`` the name of the model below it, which
+nobody asks; without one ``{base}`` is ``{name}``.
 """
 
-import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Final, Self
 
-import orjson
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from metrics.config import RunsProgram
 from metrics.errors import ConfigError, nearest
 from metrics.registry import load_plugin, plugin_origin, plugins
 from tasks.store.durations import Seconds
-from tasks.store.home import home, private_folder
-from tasks.store.keys import digest, file_digest
 
 SERVER_SCRIPT: Final = Path(__file__).with_name("transformers_server")
+
+
+@dataclass(frozen=True)
+class AdapterWay:
+    """How a server puts an adapter over its model.
+
+    ``command`` is added to the preset's, and ``tokenizer`` where the adapter's folder holds a tokenizer;
+    ``body`` is in every request; ``packages`` are what it needs besides, and ``install`` brings them.
+    """
+
+    command: tuple[str, ...]
+    tokenizer: tuple[str, ...] = ()
+    body: Mapping[str, str] = field(default_factory=dict)
+    packages: tuple[str, ...] = ()
+    install: str = ""
 
 
 @dataclass(frozen=True)
@@ -38,8 +44,9 @@ class Preset:
     """A server known by name.
 
     ``packages`` are the distributions whose versions are its version; ``flags`` the options that ``dtype``,
-    ``quantization`` and ``device_map`` go by; ``many_gpus`` is added for more GPUs than one; ``file`` is the
-    suffix of a model's one file, for servers that take no folder.
+    ``quantization``, ``device_map`` and a hub's ``revision`` go by; ``many_gpus`` is added for more GPUs than
+    one; ``file`` is the suffix of a model's one file, for servers that take no folder; ``adapter`` is None
+    for those that take none.
     """
 
     name: str
@@ -52,6 +59,7 @@ class Preset:
     flags: Mapping[str, str] | None = None
     file: str | None = None
     install: str = ""
+    adapter: AdapterWay | None = None
 
 
 _WHERE: Final = ("--host", "{host}", "--port", "{port}")
@@ -93,30 +101,40 @@ PRESETS: Final = Presets(
             "/health",
             packages=("transformers", "torch"),
             version="3",
-            flags={"dtype": "--dtype", "device_map": "--device-map"},
+            flags={"dtype": "--dtype", "device_map": "--device-map", "revision": "--revision"},
             install="pip install torch transformers",
+            adapter=AdapterWay(("--peft", "{adapter}"), packages=("peft",), install="pip install peft"),
         ),
         Preset(
             "vllm",
             "vLLM: high throughput on GPUs.",
             ("{python}", "-m", "vllm.entrypoints.openai.api_server", "--model", "{path}",
-             "--served-model-name", "{name}", *_WHERE),
+             "--served-model-name", "{base}", *_WHERE),
             "/health",
             packages=("vllm",),
             many_gpus=("--tensor-parallel-size", "{gpus}"),
-            flags={"dtype": "--dtype", "quantization": "--quantization"},
+            flags={"dtype": "--dtype", "quantization": "--quantization", "revision": "--revision"},
             install="pip install vllm",
+            adapter=AdapterWay(
+                ("--enable-lora", "--max-lora-rank", "{rank}", "--lora-modules", "{module}"),
+                tokenizer=("--tokenizer", "{adapter}"),
+            ),
         ),
         Preset(
             "sglang",
             "SGLang: high throughput on GPUs.",
             ("{python}", "-m", "sglang.launch_server", "--model-path", "{path}", "--served-model-name",
-             "{name}", *_WHERE),
+             "{base}", *_WHERE),
             "/health",
             packages=("sglang",),
             many_gpus=("--tp", "{gpus}"),
-            flags={"dtype": "--dtype", "quantization": "--quantization"},
+            flags={"dtype": "--dtype", "quantization": "--quantization", "revision": "--revision"},
             install="pip install sglang",
+            adapter=AdapterWay(
+                ("--enable-lora", "--lora-paths", "lora={adapter}"),
+                tokenizer=("--tokenizer-path", "{adapter}"),
+                body={"lora_path": "lora"},
+            ),
         ),
         Preset(
             "llama.cpp",
@@ -161,7 +179,9 @@ class ServeConfig(_Frozen):
 
     preset: str | None = Field(None, description="a server known by name: `catalog servers` lists them")
     command: Annotated[Words | None, RunsProgram()] = Field(
-        None, description="what starts the server, with {path}, {port}, {host}, {name} and {gpus} in it"
+        None,
+        description="what starts the server, with {path}, {port}, {host}, {name} and {gpus} in it, and "
+        "{adapter} for peft",
     )
     ready: str | None = Field(
         None, description="what answers 200 once the server is ready; default: the preset's, else /v1/models"
@@ -274,158 +294,3 @@ def _number(text: str) -> int | float | str:
         except ValueError:
             continue
     return text
-
-
-WEIGHTS: Final = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".ggml", ".npz", ".msgpack", ".h5")
-_DECIDING: Final = (*WEIGHTS, ".json", ".model", ".txt", ".jinja", ".tiktoken", ".vocab", ".py")
-_TRAINING: Final = re.compile(
-    r"optimizer.*|scheduler.*|rng_state.*|scaler.*|training_args.*|trainer_state\.json|train_results\.json|"
-    r"all_results\.json|eval_results\.json|requirements.*\.txt|log.*\.txt|README.*|LICENSE.*"
-)
-"""What trainers leave beside a model, which no answer hangs on."""
-_HUB: Final = re.compile(r"[\w.-]+/[\w.-]+(?:@[\w./-]+)?")
-_READERS: Final = 4
-_ABOUT: Final = "__metadata__"
-"""What a header of safetensors holds beside tensors."""
-
-
-def weights_identity(path: str, base_dir: Path) -> dict[str, Any]:
-    """What of the weights can change answers, for cache keys; raises ConfigError where there are none.
-
-    ``path`` is a folder or a file, relative to ``base_dir``, or a hub's NAME@REVISION.
-    """
-    place = local_path(path, base_dir)
-    if place is None:
-        name, _, revision = path.partition("@")
-        return {"hub": name, "revision": revision or _cached_revision(name)}
-    return {"weights": weights_digest(place)}
-
-
-def local_path(path: str, base_dir: Path) -> Path | None:
-    """The folder or file on this machine; None for a name of a hub. Raises ConfigError for neither."""
-    place = (base_dir / Path(path).expanduser()).absolute()
-    if place.exists():
-        return place
-    if _HUB.fullmatch(path):
-        return None
-    raise ConfigError(f"no weights at {place}: expected a folder, a .gguf file, or a hub's NAME@REVISION")
-
-
-def weights_digest(place: Path) -> str:
-    """SHA-256 over names and bytes of what decides the model's answers, 64 hexadecimal digits."""
-    if place.is_file():
-        return digest([[place.suffix, _kept_digest(place)]])
-    if said := unfinished(place):
-        raise ConfigError(said)
-    files = sorted(deciding_files(place))
-    with ThreadPoolExecutor(_READERS) as pool:
-        digests = list(pool.map(_kept_digest, files))
-    return digest([[file.name, found] for file, found in zip(files, digests, strict=True)])
-
-
-def unfinished(place: Path) -> str | None:
-    """Why a folder holds no whole model, as one that is still being written; None: names and lengths say
-    that it does."""
-    if place.is_file():
-        return None
-    try:
-        weights = [file for file in deciding_files(place) if file.suffix in WEIGHTS]
-        if not weights:
-            return f"{place} holds no weights: expected files such as *.safetensors or *.gguf"
-        named = {part for index in place.glob("*.index.json") for part in _parts(index)}
-        lacking = sorted(named - {file.name for file in weights})
-        cut = sorted(file.name for file in weights if _is_cut(file))
-    except OSError as error:  # it is being removed
-        return f"{place}: can't be read: {error.strerror or error}"
-    if lacking:
-        return f"{place} lacks {lacking[0]}, which its index names ({len(lacking)} of {len(named)} files)"
-    return f"{place}: {cut[0]} ends before its weights do" if cut else None
-
-
-def _parts(index: Path) -> set[str]:
-    """The files that an index of weights names; none where it can't be read (yet)."""
-    try:
-        return set(orjson.loads(index.read_bytes())["weight_map"].values())
-    except (orjson.JSONDecodeError, LookupError, TypeError, AttributeError):
-        return set()
-
-
-def _is_cut(file: Path) -> bool:
-    """Whether a file of weights is shorter than its own header says; empty ones are."""
-    size = file.stat().st_size
-    if not size or file.suffix != ".safetensors":
-        return not size
-    with file.open("rb") as opened:
-        length, begins = int.from_bytes(opened.read(8), "little"), opened.read(1)
-        if begins != b"{":
-            return False  # no header that can be read
-        if 8 + length > size:
-            return True
-        header = b"{" + opened.read(length - 1)
-    try:
-        ends = [entry["data_offsets"][1] for name, entry in orjson.loads(header).items() if name != _ABOUT]
-    except (orjson.JSONDecodeError, LookupError, TypeError, AttributeError):
-        return False
-    return 8 + length + max(ends, default=0) > size
-
-
-def deciding_files(folder: Path) -> Iterator[Path]:
-    """The files of a folder that decide answers; what a trainer left beside them is not among them."""
-    for file in folder.iterdir():
-        if file.suffix in _DECIDING and file.is_file() and not _TRAINING.fullmatch(file.name):
-            yield file
-
-
-def weights_bytes(place: Path) -> int:
-    """Bytes of the weights alone."""
-    files = [place] if place.is_file() else list(deciding_files(place))
-    return sum(file.stat().st_size for file in files if file.suffix in WEIGHTS)
-
-
-def one_file(place: Path, suffix: str) -> Path:
-    """The model's one file, for servers that take no folder; of several the first part, ``-00001-of-``.
-    Raises ConfigError."""
-    if place.is_file():
-        return place
-    found = sorted(place.glob(f"*{suffix}"))
-    first = [file for file in found if "-00001-of-" in file.name]
-    if len(found) == 1 or len(first) == 1:
-        return (first or found)[0]
-    raise ConfigError(f"{place}: expected one {suffix} file, found {len(found)}; name the file itself")
-
-
-def _kept_digest(file: Path) -> str:
-    try:
-        known = file.stat()
-    except OSError as error:
-        raise ConfigError(f"{file}: can't be read: {error.strerror or error}") from error
-    key = digest([str(file.resolve()), known.st_size, known.st_mtime_ns, known.st_ino])
-    kept = home() / "digests" / key[:2] / key
-    with suppress(OSError):
-        found = kept.read_text()
-        if len(found) == 64:
-            return found
-    try:
-        made = file_digest(file)
-    except OSError as error:
-        raise ConfigError(f"{file}: can't be read: {error.strerror or error}") from error
-    with suppress(OSError):  # a cache: without it the file is read again
-        private_folder(kept.parent)
-        part = kept.with_name(f"{key}.{os.getpid()}")
-        part.write_text(made)
-        part.replace(kept)
-    return made
-
-
-def _cached_revision(name: str) -> str:
-    """The revision of a hub's model that is on this machine."""
-    root = os.environ.get("HF_HUB_CACHE") or str(
-        Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface") / "hub"
-    )
-    main = Path(root) / f"models--{name.replace('/', '--')}" / "refs" / "main"
-    try:
-        return main.read_text().strip()
-    except OSError:
-        raise ConfigError(
-            f"{name}: no such folder here, and a hub's name needs its revision: write {name}@REVISION"
-        ) from None

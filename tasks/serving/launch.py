@@ -6,6 +6,7 @@ GPUs are counted through NVML (the package nvidia-ml-py) where it is installed, 
 files.
 """
 
+import json
 import os
 import shutil
 import subprocess
@@ -15,21 +16,14 @@ import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Final
 
 from metrics.errors import ConfigError
-from tasks.serving.config import (
-    PRESETS,
-    SERVER_SCRIPT,
-    Preset,
-    ServeConfig,
-    local_path,
-    one_file,
-    weights_bytes,
-)
+from tasks.serving.config import PRESETS, SERVER_SCRIPT, Preset, ServeConfig
 from tasks.serving.records import MARK, Order, started
+from tasks.serving.weights import Weights, hub_revision, local_path, one_file, weights_bytes, weights_of
 
 CPU = "cpu"
 """The place that servers without a GPU take in turn: two of them would share its cores."""
@@ -150,7 +144,10 @@ ALLOWED_BEGINNINGS: Final = (
 _SECRETS: Final = ("KEY", "TOKEN", "SECRET", "PASSWORD")
 """Words in names of variables that are handed on only where the config names them."""
 INSIDE: Final = "/model"
-"""Where a container sees the weights."""
+ADAPTER_INSIDE: Final = "/adapter"
+"""Where a container sees the weights, and the adapter over them."""
+RANKS: Final = (8, 16, 32, 64, 128, 256, 320, 512)
+"""The room for an adapter's rank that vLLM can be told to leave."""
 
 
 @dataclass(frozen=True)
@@ -162,6 +159,12 @@ class Launch:
     serve: ServeConfig
     path: str
     base_dir: str
+    peft: str | None = None
+
+    @cached_property
+    def weights(self) -> Weights:
+        """What it serves: the weights, and the adapter over them."""
+        return weights_of(self.path, self.peft, Path(self.base_dir))
 
     @property
     def preset(self) -> Preset | None:
@@ -176,15 +179,15 @@ class Launch:
 
     def place(self) -> Path | None:
         """Where its weights are on this machine; None for a name of a hub."""
-        found = local_path(self.path, Path(self.base_dir))
+        found = local_path(self.weights.path, Path(self.base_dir))
         if found is None or self.preset is None or self.preset.file is None:
             return found
         return one_file(found, self.preset.file)
 
 
-def server_identity(serve: ServeConfig) -> dict[str, Any]:
-    """What of a server can change answers, for cache keys: preset or command, version, dtype, quantisation
-    and arguments; neither paths, ports nor GPUs."""
+def server_identity(serve: ServeConfig, *, adapter: bool = False) -> dict[str, Any]:
+    """What of a server can change answers, for cache keys: preset or command, version, with an ``adapter``
+    that of what puts it over the model, dtype, quantisation and arguments; neither paths, ports nor GPUs."""
     told = {"dtype": serve.dtype, "quantization": serve.quantization, "container": serve.container}
     named = {name: value for name, value in told.items() if value is not None}
     if serve.args:
@@ -195,7 +198,7 @@ def server_identity(serve: ServeConfig) -> dict[str, Any]:
     preset = PRESETS[serve.preset_name]
     version = serve.version
     if version is None and serve.container is None:
-        version = installed_version(preset.name, interpreter(serve))
+        version = installed_version(preset.name, interpreter(serve), adapter=adapter)
     return {"preset": preset.name, "version": version or "", **named}
 
 
@@ -205,18 +208,20 @@ def interpreter(serve: ServeConfig) -> str:
 
 
 @lru_cache(maxsize=32)
-def installed_version(name: str, python: str) -> str:
-    """The version of a preset's server where it would run; empty where it is not installed."""
+def installed_version(name: str, python: str, *, adapter: bool = False) -> str:
+    """The version of a preset's server where it would run, with that of what an ``adapter`` takes; empty
+    where it is not installed."""
     preset = PRESETS[name]
+    packages = (*preset.packages, *(preset.adapter.packages if adapter and preset.adapter else ()))
     if not preset.packages:
         program = shutil.which(preset.command[0])
         version = _first_line([program, "--version"]) if program is not None else ""
         return ", ".join(filter(None, (preset.version, version)))
     code = "import sys; from importlib.metadata import version as v; print(*(v(n) for n in sys.argv[1:]))"
-    found = _first_line([python, "-c", code, *preset.packages]).split()
-    if len(found) != len(preset.packages):
+    found = _first_line([python, "-c", code, *packages]).split()
+    if len(found) != len(packages):
         return ""
-    versions = [f"{name} {version}" for name, version in zip(preset.packages, found, strict=True)]
+    versions = [f"{name} {version}" for name, version in zip(packages, found, strict=True)]
     return ", ".join([preset.version, *versions] if preset.version else versions)
 
 
@@ -238,16 +243,26 @@ def check_launch(launch: Launch) -> None:
     elif shutil.which(command[0]) is None:
         remedy = f"; install it: {preset.install}" if preset is not None else ""
         raise ConfigError(f"{who}: serve: there is no program {command[0]}{remedy}")
-    elif preset is not None and preset.packages and not installed_version(preset.name, interpreter(serve)):
-        raise ConfigError(
-            f"{who}: {' and '.join(preset.packages)} is not installed for {interpreter(serve)}; name the "
-            f"interpreter that has it in NIGHTJAR_SERVE_PYTHON or serve.python, or: {preset.install}"
-        )
+    elif preset is not None and preset.packages:
+        _check_packages(who, preset, interpreter(serve), adapter=launch.weights.adapter is not None)
     gpus = visible_gpus()
     if launch.gpus > len(gpus):
         raise ConfigError(
             f"{who}: serve.gpus is {launch.gpus}, and this machine has {len(gpus)} that may be used"
         )
+
+
+def _check_packages(who: str, preset: Preset, python: str, *, adapter: bool) -> None:
+    """Raises ConfigError where the server, or what puts an adapter over its model, is not installed."""
+    packages, install = preset.packages, preset.install
+    if installed_version(preset.name, python):
+        if not adapter or preset.adapter is None or installed_version(preset.name, python, adapter=True):
+            return
+        packages, install = preset.adapter.packages, preset.adapter.install
+    raise ConfigError(
+        f"{who}: {' and '.join(packages)} is not installed for {python}; name the interpreter that has it in "
+        f"NIGHTJAR_SERVE_PYTHON or serve.python, or: {install}"
+    )
 
 
 def order_for(launch: Launch, owner: int, run: str = "") -> Order:
@@ -274,7 +289,7 @@ def order_for(launch: Launch, owner: int, run: str = "") -> Order:
         candidates=held,
         places=places,
         container=tuple(ending),
-        bytes_needed=weights_bytes(weights) if weights is not None else 0,
+        bytes_needed=sum(weights_bytes(one) for one in (weights, launch.weights.adapter) if one is not None),
         run=run,
     )
 
@@ -298,13 +313,20 @@ def _command(launch: Launch) -> list[str]:
                     "into serve.args"
                 )
             words += [flags[option], value] if value is not None else []
+        words += _revision(launch, flags.get("revision"))
         words += preset.many_gpus if launch.gpus > 1 else ()
+    words += _adapter_words(launch, words)
     words += serve.args
-    place, contained = launch.place(), serve.container is not None
+    place, contained, adapter = launch.place(), serve.container is not None, launch.weights.adapter
+    folder = ADAPTER_INSIDE if contained else str(adapter)
     values = {
         "{python}": "python3" if contained else interpreter(serve),
         "{server}": str(SERVER_SCRIPT),
-        "{path}": _path_inside(launch) if contained else str(place or launch.path.partition("@")[0]),
+        "{path}": _path_inside(launch) if contained else str(place or launch.weights.path.partition("@")[0]),
+        "{adapter}": folder,
+        "{rank}": str(next((room for room in RANKS if room >= launch.weights.rank), launch.weights.rank)),
+        "{module}": json.dumps({"name": launch.served_name, "path": folder}),
+        "{base}": launch.served_name if adapter is None else f"{launch.served_name}-base",
         "{name}": launch.served_name,
         "{host}": "0.0.0.0" if contained else LOOPBACK,  # inside its own network namespace
         "{gpus}": str(launch.gpus),
@@ -312,10 +334,37 @@ def _command(launch: Launch) -> list[str]:
     return [_filled(word, values) for word in words]
 
 
+def _revision(launch: Launch, flag: str | None) -> list[str]:
+    """What has a server load the revision of a hub's name that the answers are kept under."""
+    if flag is None or launch.place() is not None:
+        return []
+    with suppress(ConfigError):  # kept under an identity of the config's own
+        return [flag, hub_revision(launch.weights.path)[1]]
+    return []
+
+
+def _adapter_words(launch: Launch, words: Sequence[str]) -> tuple[str, ...]:
+    """What a command is added for an adapter. Raises ConfigError where its server takes none."""
+    weights, preset = launch.weights, launch.preset
+    if weights.adapter is None or any("{adapter}" in word for word in words):
+        return ()
+    if preset is None:
+        raise ConfigError(
+            f"model '{launch.model}': peft: expected {{adapter}} in serve.command, for its folder"
+        )
+    if preset.adapter is None:
+        able = ", ".join(name for name, one in PRESETS.items() if one.adapter is not None)
+        raise ConfigError(
+            f"model '{launch.model}': peft: {preset.name} takes no adapter's folder ({able} do); merge it "
+            "into its base, or put what the server takes into serve.args"
+        )
+    return (*preset.adapter.command, *(preset.adapter.tokenizer if weights.tokenizer is not None else ()))
+
+
 def _path_inside(launch: Launch) -> str:
     place = launch.place()
     if place is None:
-        return launch.path.partition("@")[0]
+        return launch.weights.path.partition("@")[0]
     return f"{INSIDE}/{place.name}" if place.is_file() else INSIDE
 
 
@@ -353,6 +402,8 @@ def _contained(launch: Launch, identifier: str, command: list[str]) -> tuple[lis
     words = [runtime, "run", "--rm", "--name", name, "--publish", f"{LOOPBACK}:{{port}}:{{port}}"]
     if place is not None:
         words += ["--volume", f"{place}:{_path_inside(launch)}:ro"]
+    if launch.weights.adapter is not None:
+        words += ["--volume", f"{launch.weights.adapter}:{ADAPTER_INSIDE}:ro"]
     if preset_runs_ours(launch):
         words += ["--volume", f"{SERVER_SCRIPT}:{SERVER_SCRIPT}:ro"]
     if launch.gpus:

@@ -148,6 +148,30 @@ def test_a_sweep_takes_servers_in_turn_and_a_second_one_takes_none(
     assert changed.document["requests"]["sent"] == 10
 
 
+@pytest.mark.services
+def test_a_changed_adapter_never_gives_an_old_answer(
+    sweep: Path, tmp_path: Path, evaluate: Callable[..., Any]
+) -> None:
+    adapter = tmp_path / "lora"
+    adapter.mkdir()
+    (adapter / "adapter_config.json").write_text('{"base_model_name_or_path": "gone"}')
+    command = [sys.executable, str(FAKE), "--path", "{path}", "--port", "{port}", "--adapter", "{adapter}"]
+    serve = {"command": [*command, "--events", str(tmp_path / "events")], "gpus": 0, "start_timeout": "60s"}
+    written(tmp_path, checkpoints=None, path="runs/step-100", peft="lora", serve=serve)
+
+    def ran(weights: bytes, answer: str) -> tuple[float, int]:
+        (adapter / "adapter_model.safetensors").write_bytes(weights)
+        (adapter / "answer.txt").write_text(answer)
+        found = evaluate(sweep, "--json")
+        assert found.code == 0, found.err
+        return found.value("exact_match,none", "sft"), found.document["requests"]["sent"]
+
+    assert ran(b"one", "1") == (0.2, 10)
+    assert ran(b"other", "no number") == (0.0, 10)
+    assert ran(b"one", "1") == (0.2, 0)
+    assert len(events(tmp_path, "start")) == 2
+
+
 def test_a_checkpoint_that_can_not_be_loaded_takes_no_other_with_it(
     sweep: Path, tmp_path: Path, evaluate: Callable[..., Any]
 ) -> None:

@@ -3,7 +3,7 @@
 A program of its own, run by an interpreter that has torch and transformers; beyond these it needs the
 standard library alone, and imports nothing of this project::
 
-    python transformers_server --model ./checkpoint --port 8000 [--dtype float32] [--device cuda]
+    python transformers_server --model ./checkpoint --port 8000 [--peft ./adapter] [--dtype float32]
 
 Requests that wait together are worked on together, those of like length beside each other. A prompt's log-
 probabilities are those of a forward pass in the weights' type, normalised in float32. A sequence that is
@@ -138,6 +138,8 @@ def chosen_device(said: str) -> str:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description="Serves a folder of Hugging Face weights.")
     parser.add_argument("--model", required=True)
+    parser.add_argument("--revision", help="of a hub's model")
+    parser.add_argument("--peft", help="folder of an adapter (LoRA) over the model")
     parser.add_argument("--name")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8000)

@@ -4,6 +4,7 @@ import argparse
 import re
 import sys
 import traceback
+from pathlib import Path
 from typing import Any
 
 REMEDIES = (
@@ -51,20 +52,39 @@ def remedy(error: BaseException) -> str | None:
     return f"a package is missing: install {name} for the interpreter of the server"
 
 
+def adapted(model: Any, folder: str, tokens: int) -> Any:
+    """The model with an adapter's layers in it, as the package peft puts them there; ``tokens`` are those
+    that its tokenizer knows, which may be more than the model's.
+    """
+    from peft import PeftModel
+
+    if tokens > model.get_input_embeddings().weight.shape[0]:
+        model.resize_token_embeddings(tokens)
+    over = PeftModel.from_pretrained(model, folder)
+    if over.active_peft_config.is_prompt_learning:
+        kind = over.active_peft_config.peft_type.value
+        raise ValueError(f"{folder} learned a prompt ({kind}); adapters of layers, such as LoRA, are served")
+    return over.get_base_model()
+
+
 def load(told: argparse.Namespace, device: str, dtype: Any) -> tuple[Any, Any]:
-    """The model, ready to be asked, and its tokenizer; a quantised folder as its config says.
+    """The model, ready to be asked, and its tokenizer; a quantised folder as its config says, with the
+    adapter over it that was named.
 
     Ends the program with the error's last line and what would help where that fails.
     """
     try:
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
-        trust = {"trust_remote_code": told.trust_remote_code}
-        tokenizer = AutoTokenizer.from_pretrained(told.model, **trust)
+        known = {"trust_remote_code": told.trust_remote_code, "revision": told.revision or "main"}
+        own = told.peft is not None and (Path(told.peft) / "tokenizer_config.json").is_file()
+        tokenizer = AutoTokenizer.from_pretrained(told.peft if own else told.model, **known)
         placed = {} if told.device_map is None else {"device_map": told.device_map}
-        model = AutoModelForCausalLM.from_pretrained(told.model, dtype=dtype, **placed, **trust)
-        if not placed and not getattr(model, "is_quantized", False):
-            model.to(device)  # what is quantised is placed where it was loaded
+        model = AutoModelForCausalLM.from_pretrained(told.model, dtype=dtype, **placed, **known)
+        if told.peft is not None:
+            model = adapted(model, told.peft, len(tokenizer))
+        if not placed and device != "cpu" and next(model.parameters()).device.type == "cpu":
+            model.to(device)  # some quantised ones are there already, and refuse to be moved
     except Exception as error:
         traceback.print_exc()
         helps = remedy(error)

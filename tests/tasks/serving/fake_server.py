@@ -15,6 +15,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--path", type=Path, required=True)
     parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--adapter", type=Path, help="a folder that answers in place of the weights")
     parser.add_argument("--events", type=Path)
     parser.add_argument("--exit", type=int)
     parser.add_argument("--never", action="store_true", help="never listen")
@@ -108,7 +109,7 @@ class Handler(BaseHTTPRequestHandler):
         return time.monotonic() - self.began < float(self.told.errors)
 
     def answer(self, _body: Any) -> str:
-        return (self.told.path / "answer.txt").read_text()
+        return ((self.told.adapter or self.told.path) / "answer.txt").read_text()
 
     def reply(self, status: int, document: Any) -> None:
         content = json.dumps(document).encode()

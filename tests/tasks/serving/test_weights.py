@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from metrics.errors import ConfigError
-from tasks.serving import config as module
-from tasks.serving.config import CheckpointsConfig, ServeConfig, one_file, weights_digest, weights_identity
+from tasks.serving import weights as module
+from tasks.serving.config import CheckpointsConfig, ServeConfig
 from tasks.serving.launch import server_identity
+from tasks.serving.weights import one_file, weights_digest, weights_identity
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[2] / "tasks" / "serving"))
+from transformers_server import http_server, loading  # noqa: E402
 from transformers_server import service as server  # noqa: E402
 
 SHAPE = {
@@ -79,10 +80,14 @@ def make(name: str, folder: Path) -> None:
 
 
 class Plain:
-    """The same model, asked for one sequence at a time."""
+    """The same model, asked for one sequence at a time, with an adapter if one is named."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, adapter: Path | None = None) -> None:
         self.model = AutoModelForCausalLM.from_pretrained(folder, dtype="auto").eval()
+        if adapter is not None:
+            from peft import PeftModel
+
+            self.model = PeftModel.from_pretrained(self.model, adapter).eval()
         self.tokenizer = AutoTokenizer.from_pretrained(folder)
 
     def ids(self, text: str) -> list[int]:
@@ -109,19 +114,19 @@ class Plain:
         return str(self.tokenizer.decode(new, skip_special_tokens=True))
 
 
-def served(folder: Path) -> Any:
-    """The server's own parts, as its ``main`` puts them together; its thread has begun."""
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype="float32").eval()
-    worker = server.Worker(model, AutoTokenizer.from_pretrained(folder), 1 << 22, 64)
+def served(folder: Path, *told: str) -> Any:
+    """The server's own parts, as its ``main`` puts them together by what it is told; its thread has begun."""
+    words = http_server._parser().parse_args(["--model", str(folder), *told])
+    worker = server.Worker(*loading.load(words, "cpu", torch.float32), 1 << 22, 64)
     with torch.inference_mode():
         worker.passes.compare()
     threading.Thread(target=worker.run, daemon=True).start()
     return server.Service(worker, "tiny")
 
 
-def compared(folder: Path) -> dict[str, Any]:
+def compared(folder: Path, *told: str, adapter: Path | None = None) -> dict[str, Any]:
     """What the server says of one model, and what plain passes do."""
-    service, plain = served(folder), Plain(folder)
+    service, plain = served(folder, *told), Plain(folder, adapter)
     echoed = service.completions({"prompt": SCORED, "max_tokens": 0, "echo": True, "logprobs": 1})["choices"]
     own = [choice["logprobs"]["token_logprobs"][1:] for choice in echoed]
     alone = [plain.scored(text) for text in SCORED]
@@ -141,6 +146,7 @@ def compared(folder: Path) -> dict[str, Any]:
         "chat": [said["message"]["content"], plain.answer(rendered, 0.0)],
         "keeps": service.worker.passes.keeps,
         "why_not": service.worker.passes.why_not,
+        "scores": own,
         **texts,
         **faulty(service),
     }

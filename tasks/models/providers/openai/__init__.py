@@ -24,9 +24,9 @@ from tasks.models.providers.provider import (
 )
 from tasks.models.records import Call, Codec, Request, Transport
 from tasks.models.registry import provider
-from tasks.serving.config import weights_identity
 from tasks.serving.launch import server_identity
 from tasks.serving.servers import RunningServer
+from tasks.serving.weights import weights_identity
 
 if TYPE_CHECKING:
     from tasks.models.providers.openai.echo import Likelihood
@@ -78,8 +78,9 @@ class OpenAI(AskedProvider[EndpointConfig]):
         extra = {"extra_body": config.extra_body} if config.extra_body else {}
         named = {} if model.identity is None else {"identity": model.identity}
         if model.server is not None:
-            weights = named or weights_identity(str(model.path), self.base_dir)
-            return {"api": config.api, **weights, "server": server_identity(model.server), **extra}
+            weights = named or weights_identity(str(model.path), self.base_dir, model.peft)
+            server = server_identity(model.server, adapter=model.peft is not None or "adapter" in weights)
+            return {"api": config.api, **weights, "server": server, **extra}
         address = named or {"base_url": config.base_url}
         return {"model": model.served_name, "api": config.api, **address, **extra}
 

@@ -11,7 +11,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,13 +22,14 @@ import jinja2
 import orjson
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from metrics.errors import NightjarError
+from metrics.errors import ConfigError, NightjarError
 from tasks.models.config import ModelConfig
 from tasks.models.errors import RequestError
 from tasks.models.providers.openai.config import EndpointConfig
 from tasks.models.providers.openai.generation import Chat, Marks, marks_of
 from tasks.models.providers.provider import AskedProvider, Secret, ServedModel
 from tasks.models.records import Call, Request, Transport
+from tasks.serving.weights import weights_of
 from tasks.store.home import home, write_json
 from tasks.store.keys import digest
 
@@ -96,8 +97,7 @@ def rendered(template: str, variables: Mapping[str, Any]) -> str | None:
 
 def _of_tokenizer(model: ModelConfig) -> Found | None:
     """What the chat template in the tokenizer's folder says."""
-    weights = model.tokenizer or model.path  # weights that are served bring their own
-    folder = Path(weights) if weights is not None else None
+    folder = _tokenizer_folder(model)
     if folder is None or not folder.is_dir():
         return None
     settings: dict[str, Any] = {}
@@ -117,6 +117,16 @@ def _of_tokenizer(model: ModelConfig) -> Found | None:
     if prompt is None:
         return None
     return Found(opens(prompt, marks_of(model.reasoning.marks)), f"the template in {folder}")
+
+
+def _tokenizer_folder(model: ModelConfig) -> Path | None:
+    """The tokenizer that is named, else that of the weights that are served, or of the adapter over them."""
+    if model.tokenizer is not None or model.path is None:
+        return Path(model.tokenizer) if model.tokenizer is not None else None
+    with suppress(ConfigError):  # a step that needs the weights says what is wrong with them
+        weights = weights_of(model.path, model.peft, Path())
+        return weights.tokenizer or Path(weights.path)
+    return None
 
 
 def _text_of(token: Any) -> str:

@@ -1,0 +1,280 @@
+"""Which model a folder of weights holds, said by content, whatever the folder is called and wherever it
+lies: by the names and bytes of all files that decide what the model answers, weights, tokenizer, their
+configs, code.
+
+A file's digest is kept in the home under its path, size, time and inode, so that a folder is read once. A
+name of a hub counts by its revision. An adapter (LoRA and its like) is a folder of its own: it counts beside
+the weights that it lies over.
+"""
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+
+from metrics.errors import ConfigError
+from tasks.store.home import home, private_folder
+from tasks.store.keys import digest, file_digest
+
+WEIGHTS: Final = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".ggml", ".npz", ".msgpack", ".h5")
+_DECIDING: Final = (*WEIGHTS, ".json", ".model", ".txt", ".jinja", ".tiktoken", ".vocab", ".py")
+_TRAINING: Final = re.compile(
+    r"optimizer.*|scheduler.*|rng_state.*|scaler.*|training_args.*|trainer_state\.json|train_results\.json|"
+    r"all_results\.json|eval_results\.json|requirements.*\.txt|log.*\.txt|README.*|LICENSE.*"
+)
+"""What trainers leave beside a model, which no answer hangs on."""
+_HUB: Final = re.compile(r"[\w.-]+/[\w.-]+(?:@[\w./-]+)?")
+_READERS: Final = 4
+_ABOUT: Final = "__metadata__"
+"""What a header of safetensors holds beside tensors."""
+_ADAPTER: Final = "adapter_config.json"
+"""What a folder of an adapter holds, in the form of the package peft."""
+
+
+@dataclass(frozen=True)
+class Weights:
+    """The weights that a model is made of: a folder, a file or a hub's name, and the folder of the adapter
+    over them, if any."""
+
+    path: str
+    adapter: Path | None = None
+
+    @property
+    def tokenizer(self) -> Path | None:
+        """The adapter's folder where it holds a tokenizer, which then takes the place of the weights' own."""
+        own = self.adapter is not None and (self.adapter / "tokenizer_config.json").is_file()
+        return self.adapter if own else None
+
+    @property
+    def rank(self) -> int:
+        """The highest rank that the adapter has in a layer; 0 where it has none or does not say."""
+        told = _adapter_config(self.adapter) if self.adapter is not None else {}
+        return max((rank for rank in (told.get("r"), *_values(told.get("rank_pattern"))) if rank), default=0)
+
+
+def weights_of(path: str, peft: str | None, base_dir: Path) -> Weights:
+    """The weights that ``path`` and the adapter ``peft`` name; a ``path`` to an adapter is it over the base
+    that its config names. Raises ConfigError for what is not there.
+    """
+    place = local_path(path, base_dir)
+    if peft is None:
+        return Weights(path) if place is None or not _is_adapter(place) else _named_by(place, base_dir)
+    folder = (base_dir / Path(peft).expanduser()).absolute()
+    if not _is_adapter(folder):
+        raise ConfigError(f"peft: {folder} is no adapter: expected a folder with {_ADAPTER}")
+    if place is not None and _is_adapter(place):
+        raise ConfigError(
+            f"path: {place} is an adapter itself: name its base in path, and one adapter in peft"
+        )
+    return Weights(path, folder)
+
+
+def _named_by(adapter: Path, base_dir: Path) -> Weights:
+    """An adapter over the base that its config names."""
+    told = _adapter_config(adapter)
+    base = str(told.get("base_model_name_or_path") or "")
+    if told.get("revision") and "@" not in base:
+        base = f"{base}@{told['revision']}"
+    try:
+        if not base or local_path(base, base_dir) is None:
+            hub_revision(base)
+    except ConfigError as error:
+        raise ConfigError(
+            f"{adapter} is an adapter over '{base}', which is not here: name the folder of its base in path, "
+            "and the adapter in peft"
+        ) from error
+    return Weights(base, adapter)
+
+
+def _is_adapter(place: Path) -> bool:
+    return (place / _ADAPTER).is_file()
+
+
+def _adapter_config(folder: Path) -> Mapping[str, Any]:
+    try:
+        told = orjson.loads((folder / _ADAPTER).read_bytes())
+    except (OSError, orjson.JSONDecodeError) as error:
+        raise ConfigError(f"{folder / _ADAPTER}: can't be read: {error}") from error
+    return told if isinstance(told, dict) else {}
+
+
+def _values(told: Any) -> Iterable[int]:
+    return told.values() if isinstance(told, dict) else ()
+
+
+def weights_identity(path: str, base_dir: Path, peft: str | None = None) -> dict[str, Any]:
+    """What of the weights can change answers, for cache keys; raises ConfigError where there are none.
+
+    ``path`` is a folder or a file, relative to ``base_dir``, or a hub's NAME@REVISION; ``peft`` the folder of
+    an adapter over it.
+    """
+    found = weights_of(path, peft, base_dir)
+    place = local_path(found.path, base_dir)
+    if place is None:
+        name, revision = hub_revision(found.path)
+        base = {"hub": name, "revision": revision}
+    else:
+        base = {"weights": weights_digest(place)}
+    return base if found.adapter is None else {**base, "adapter": weights_digest(found.adapter)}
+
+
+def weights_mark(path: str, base_dir: Path, peft: str | None = None) -> str:
+    """One digest of what ``weights_identity`` tells."""
+    told = weights_identity(path, base_dir, peft)
+    return str(told["weights"]) if told.keys() == {"weights"} else digest(told)
+
+
+def hub_revision(path: str) -> tuple[str, str]:
+    """A hub's name and its revision: the one it is written with, else the one on this machine.
+
+    Raises ConfigError where neither is there.
+    """
+    name, _, revision = path.partition("@")
+    return name, revision or _cached_revision(name)
+
+
+def local_path(path: str, base_dir: Path) -> Path | None:
+    """The folder or file on this machine; None for a name of a hub. Raises ConfigError for neither."""
+    place = (base_dir / Path(path).expanduser()).absolute()
+    if place.exists():
+        return place
+    if _HUB.fullmatch(path):
+        return None
+    raise ConfigError(f"no weights at {place}: expected a folder, a .gguf file, or a hub's NAME@REVISION")
+
+
+def weights_digest(place: Path) -> str:
+    """SHA-256 over names and bytes of what decides the model's answers, 64 hexadecimal digits."""
+    if place.is_file():
+        return digest([[place.suffix, _kept_digest(place)]])
+    if said := unfinished(place):
+        raise ConfigError(said)
+    files = sorted(deciding_files(place))
+    with ThreadPoolExecutor(_READERS) as pool:
+        digests = list(pool.map(_kept_digest, files))
+    return digest([[file.name, found] for file, found in zip(files, digests, strict=True)])
+
+
+def lacking(place: Path, base_dir: Path) -> str | None:
+    """Why a checkpoint can't be served: it is not whole, or an adapter without its base; None: it can."""
+    if said := unfinished(place):
+        return said
+    try:
+        weights_of(str(place), None, base_dir)
+    except ConfigError as error:
+        return str(error)
+    return None
+
+
+def unfinished(place: Path) -> str | None:
+    """Why a folder holds no whole model, as one that is still being written; None: names and lengths say
+    that it does."""
+    if place.is_file():
+        return None
+    try:
+        weights = [file for file in deciding_files(place) if file.suffix in WEIGHTS]
+        if not weights:
+            return f"{place} holds no weights: expected files such as *.safetensors or *.gguf"
+        named = {part for index in place.glob("*.index.json") for part in _parts(index)}
+        lacking = sorted(named - {file.name for file in weights})
+        cut = sorted(file.name for file in weights if _is_cut(file))
+    except OSError as error:  # it is being removed
+        return f"{place}: can't be read: {error.strerror or error}"
+    if lacking:
+        return f"{place} lacks {lacking[0]}, which its index names ({len(lacking)} of {len(named)} files)"
+    return f"{place}: {cut[0]} ends before its weights do" if cut else None
+
+
+def _parts(index: Path) -> set[str]:
+    """The files that an index of weights names; none where it can't be read (yet)."""
+    try:
+        return set(orjson.loads(index.read_bytes())["weight_map"].values())
+    except (orjson.JSONDecodeError, LookupError, TypeError, AttributeError):
+        return set()
+
+
+def _is_cut(file: Path) -> bool:
+    """Whether a file of weights is shorter than its own header says; empty ones are."""
+    size = file.stat().st_size
+    if not size or file.suffix != ".safetensors":
+        return not size
+    with file.open("rb") as opened:
+        length, begins = int.from_bytes(opened.read(8), "little"), opened.read(1)
+        if begins != b"{":
+            return False  # no header that can be read
+        if 8 + length > size:
+            return True
+        header = b"{" + opened.read(length - 1)
+    try:
+        ends = [entry["data_offsets"][1] for name, entry in orjson.loads(header).items() if name != _ABOUT]
+    except (orjson.JSONDecodeError, LookupError, TypeError, AttributeError):
+        return False
+    return 8 + length + max(ends, default=0) > size
+
+
+def deciding_files(folder: Path) -> Iterator[Path]:
+    """The files of a folder that decide answers; what a trainer left beside them is not among them."""
+    for file in folder.iterdir():
+        if file.suffix in _DECIDING and file.is_file() and not _TRAINING.fullmatch(file.name):
+            yield file
+
+
+def weights_bytes(place: Path) -> int:
+    """Bytes of the weights alone."""
+    files = [place] if place.is_file() else list(deciding_files(place))
+    return sum(file.stat().st_size for file in files if file.suffix in WEIGHTS)
+
+
+def one_file(place: Path, suffix: str) -> Path:
+    """The model's one file, for servers that take no folder; of several the first part, ``-00001-of-``.
+    Raises ConfigError."""
+    if place.is_file():
+        return place
+    found = sorted(place.glob(f"*{suffix}"))
+    first = [file for file in found if "-00001-of-" in file.name]
+    if len(found) == 1 or len(first) == 1:
+        return (first or found)[0]
+    raise ConfigError(f"{place}: expected one {suffix} file, found {len(found)}; name the file itself")
+
+
+def _kept_digest(file: Path) -> str:
+    try:
+        known = file.stat()
+    except OSError as error:
+        raise ConfigError(f"{file}: can't be read: {error.strerror or error}") from error
+    key = digest([str(file.resolve()), known.st_size, known.st_mtime_ns, known.st_ino])
+    kept = home() / "digests" / key[:2] / key
+    with suppress(OSError):
+        found = kept.read_text()
+        if len(found) == 64:
+            return found
+    try:
+        made = file_digest(file)
+    except OSError as error:
+        raise ConfigError(f"{file}: can't be read: {error.strerror or error}") from error
+    with suppress(OSError):  # a cache: without it the file is read again
+        private_folder(kept.parent)
+        part = kept.with_name(f"{key}.{os.getpid()}")
+        part.write_text(made)
+        part.replace(kept)
+    return made
+
+
+def _cached_revision(name: str) -> str:
+    """The revision of a hub's model that is on this machine."""
+    root = os.environ.get("HF_HUB_CACHE") or str(
+        Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface") / "hub"
+    )
+    main = Path(root) / f"models--{name.replace('/', '--')}" / "refs" / "main"
+    try:
+        return main.read_text().strip()
+    except OSError:
+        raise ConfigError(
+            f"{name}: no such folder here, and a hub's name needs its revision: write {name}@REVISION"
+        ) from None
