@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 LEAST_COMMON = 0.25
 """What share of a sequence it has to have in common with others to be worked on together with them."""
@@ -46,6 +47,8 @@ class Job:
     new_logprobs: list[float] = field(default_factory=list)
     new_tops: list[list[tuple[int, float]]] = field(default_factory=list)
     finish: str = "length"
+    generator: Any = None
+    """Draws its tokens, once it has begun."""
     error: Exception | None = None
     done: threading.Event = field(default_factory=threading.Event)
 

@@ -73,13 +73,14 @@ class KeptRows:
         """Goes on with another's rows, too."""
         width = max(self._mask.shape[1], other._mask.shape[1])
         room, others = width - self._mask.shape[1], width - other._mask.shape[1]
-        self._mask = torch.cat([pad(self._mask, (room, 0)), pad(other._mask, (others, 0))])
+        mask = torch.cat([pad(self._mask, (room, 0)), pad(other._mask, (others, 0))])
 
         def joined(own: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
             return torch.cat([pad(own, (0, 0, room, 0)), pad(new, (0, 0, others, 0))])
 
         pairs = zip(kept_tensors(self._cache), kept_tensors(other._cache), strict=True)
         self._cache = DynamicCache([tuple(map(joined, own, new)) for own, new in pairs])
+        self._mask = mask
 
     def keep(self, numbers: Sequence[int]) -> None:
         """Goes on with these rows alone."""

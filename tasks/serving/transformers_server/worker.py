@@ -3,6 +3,7 @@
 import queue
 import time
 import traceback
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -28,19 +29,16 @@ class DecodeBatch:
 
     def __init__(self, jobs: list[Job], rows: Any, logits: torch.Tensor) -> None:
         self.jobs, self.rows, self.logits = jobs, rows, logits
-        self.generators = [_generator(job, logits.device) for job in jobs]
 
     def take(self, other: "DecodeBatch") -> None:
-        """Goes on with another's sequences, too."""
+        """Goes on with another's sequences, too; with none of them where that fails."""
+        logits = torch.cat([self.logits, other.logits])
         self.rows.take(other.rows)
-        self.logits = torch.cat([self.logits, other.logits])
-        self.jobs = [*self.jobs, *other.jobs]
-        self.generators += other.generators
+        self.logits, self.jobs = logits, [*self.jobs, *other.jobs]
 
     def keep(self, numbers: list[int]) -> None:
         """Goes on with these sequences alone."""
         self.rows.keep(numbers)
-        self.generators = [self.generators[number] for number in numbers]
         self.jobs = [self.jobs[number] for number in numbers]
 
 
@@ -87,13 +85,15 @@ class Worker:
                 scores = [job for job in self._waiting if job.score]
                 if scores:
                     self._guarded(self._score_batch, scores)
-                begun = [job for job in self._waiting if not job.score]
-                if begun and sum(len(batch.jobs) for batch in self._batches) < self._rows:
-                    self._guarded(self._begin, begun)
+                while self._room and (prompts := [job for job in self._waiting if not job.score]):
+                    self._guarded(self._begin, prompts)
                 for batch in list(self._batches):
-                    self._guarded(lambda jobs, batch=batch: self._step(batch), batch.jobs)
-                    if not batch.jobs:
-                        self._batches.remove(batch)
+                    self._go_on(batch)
+
+    @property
+    def _room(self) -> int:
+        """How many more sequences may be generated at once."""
+        return max(0, self._rows - sum(len(batch.jobs) for batch in self._batches))
 
     def _collect(self) -> None:
         """Takes what waits in the queue; waits where there is nothing else to do."""
@@ -110,33 +110,48 @@ class Worker:
         except queue.Empty:
             return
 
-    def _guarded(self, work: Any, jobs: list[Job]) -> None:
-        """Runs a piece of work; what it raises is the answer of its jobs, and no end of the server."""
-        named = list(jobs)
+    def _guarded(self, work: Callable[[list[Job]], None], jobs: list[Job]) -> None:
+        """Runs a pass over jobs, of which it leaves those in the list that it takes. One that fails is made
+        again with each half of them, so that what is at fault is refused alone."""
         try:
             work(jobs)
         except Exception as error:
-            said = last_line(error)
-            if said not in self._told:
-                self._told.add(said)
-                traceback.print_exc()
-            failure: Exception = Refused(f"a fault of the server, the same at every attempt: {said}")
-            if "out of memory" in str(error).lower():
-                failure = Overloaded(f"{said}; from now on fewer sequences go into a pass")
-                self.passes.cells = max(1, self.passes.cells // 2)
-                if self.passes.device.type == "cuda":
-                    torch.cuda.empty_cache()
-            for job in named:
-                job.error = failure
-                job.done.set()
-            failed = set(map(id, named))
-            self._waiting = [job for job in self._waiting if id(job) not in failed]
-            jobs[:] = [] if jobs is not self._waiting else jobs
+            self._failed(work, jobs, error)
+
+    def _failed(self, work: Callable[[list[Job]], None], jobs: list[Job], error: Exception) -> None:
+        """Sees to the jobs of a pass that failed; of a lone one the error is the answer."""
+        said = last_line(error)
+        if said not in self._told:
+            self._told.add(said)
+            traceback.print_exception(error)
+        if "out of memory" in str(error).lower():
+            self.passes.cells = max(1, self.passes.cells // 2)
+            if self.passes.device.type == "cuda":
+                torch.cuda.empty_cache()
+            self._end(jobs, Overloaded(f"{said}; from now on fewer sequences go into a pass"))
+        elif len(jobs) > 1:
+            for half in (jobs[: len(jobs) // 2], jobs[len(jobs) // 2 :]):
+                self._guarded(work, half)
+        else:
+            self._end(jobs, Refused(f"a fault of the server, the same at every attempt: {said}"))
+
+    def _end(self, jobs: list[Job], failure: Exception) -> None:
+        for job in jobs:
+            job.error = failure
+        self._finish(jobs)
+
+    def _finish(self, jobs: list[Job]) -> None:
+        """Tells whoever asked for the jobs that they are done."""
+        numbers = set(map(id, jobs))
+        self._waiting = [job for job in self._waiting if id(job) not in numbers]
+        for job in jobs:
+            job.done.set()
 
     def _score_batch(self, jobs: list[Job]) -> None:
         """Scores the longest sequences that wait, as many as fit; a common beginning is worked on once."""
         tokens = self.passes.cells // self.vocabulary
         prefixes = self._fitting(shared_prefixes(jobs, self._rows if self.passes.keeps else 0, tokens))
+        jobs[:] = [job for shared in prefixes for job in shared.jobs]
         rows = [(shared.common, same) for shared in prefixes for same in shared.rows]
         tails = [list(same[0].inputs[common:]) or [self._pad] for common, same in rows]
         if not prefixes[0].common:
@@ -151,11 +166,7 @@ class Worker:
             )
         for number, (common, same) in enumerate(rows):
             self._tell(same, logits[number], common)
-        finished = [job for shared in prefixes for job in shared.jobs]
-        numbers = set(map(id, finished))
-        self._waiting = [job for job in self._waiting if id(job) not in numbers]
-        for job in finished:
-            job.done.set()
+        self._finish(jobs)
 
     def _fitting(self, prefixes: list["SharedPrefix"]) -> list["SharedPrefix"]:
         """Those of the longest beginnings, or else the longest sequences, that fit into one pass."""
@@ -195,43 +206,62 @@ class Worker:
                 ]
 
     def _begin(self, jobs: list[Job]) -> None:
-        """Begins the longest prompts that wait, as many as fit, those of like length together."""
-        room = self._rows - sum(len(batch.jobs) for batch in self._batches)
-        chosen = sorted(jobs, key=lambda job: -len(job.ids))[:room]
-        numbers = set(map(id, chosen))
+        """Begins the longest prompts that wait, as many of like length as fit; they join those that run."""
+        longest = sorted(jobs, key=lambda job: -len(job.ids))[: self._room]
+        width = len(longest[0].ids)
+        most = max(1, self.passes.cells // (width * self.vocabulary))
+        jobs[:] = [job for job in longest if len(job.ids) >= ALIKE * width][:most]
+        begun = self._begun(jobs)
+        if self._batches:
+            self._batches[-1].take(begun)
+        else:
+            self._batches.append(begun)
+        numbers = set(map(id, jobs))
         self._waiting = [job for job in self._waiting if id(job) not in numbers]
-        jobs[:] = chosen
-        while chosen:
-            width = len(chosen[0].ids)
-            most = max(1, self.passes.cells // (width * self.vocabulary))
-            alike = [job for job in chosen if len(job.ids) >= ALIKE * width][:most]
-            chosen = chosen[len(alike) :]
-            kind: Any = KeptRows if self.passes.keeps else PlainRows
-            rows = kind(self.passes, [job.ids for job in alike])
-            begun = DecodeBatch(alike, rows, rows.begin())
-            if self._batches:
-                self._batches[-1].take(begun)
-            else:
-                self._batches.append(begun)
+
+    def _begun(self, jobs: list[Job]) -> DecodeBatch:
+        """Sequences as far as they are, and the logits of their next tokens."""
+        kind: Any = KeptRows if self.passes.keeps else PlainRows
+        rows = kind(self.passes, [[*job.ids, *job.new_ids] for job in jobs])
+        logits = rows.begin()
+        for job in jobs:
+            job.generator = job.generator or _generator(job, logits.device)
+        return DecodeBatch(list(jobs), rows, logits)
+
+    def _go_on(self, batch: DecodeBatch) -> None:
+        """A step of a batch; after one that fails, its halves are begun anew from where they are, apart."""
+        try:
+            self._step(batch)
+        except Exception as error:
+            batch.jobs = [job for job in batch.jobs if not job.done.is_set()]
+            self._failed(lambda jobs: self._batches.append(self._begun(jobs)), batch.jobs, error)
+            batch.jobs = []
+        if not batch.jobs:
+            self._batches.remove(batch)
 
     def _step(self, batch: DecodeBatch) -> None:
         """Adds one token to every sequence; those that end with it leave."""
         likeliest = batch.logits.argmax(dim=-1).tolist()
-        tokens = [self._choose(batch, number, token) for number, token in enumerate(likeliest)]
-        stay = []
-        for number, (job, token) in enumerate(zip(batch.jobs, tokens, strict=True)):
-            job.new_ids.append(token)
-            if self._ended(job):
-                job.done.set()
-            else:
-                stay.append(number)
+        stay = [number for number, token in enumerate(likeliest) if self._add(batch, number, token)]
         if not stay:
             batch.jobs = []
             return
         if len(stay) < len(batch.jobs):
             batch.keep(stay)
-            tokens = [tokens[number] for number in stay]
-        batch.logits = batch.rows.step(tokens)
+        batch.logits = batch.rows.step([job.new_ids[-1] for job in batch.jobs])
+
+    def _add(self, batch: DecodeBatch, number: int, likeliest: int) -> bool:
+        """Adds a token to a sequence; whether it goes on. What fails for its settings alone ends it alone."""
+        job = batch.jobs[number]
+        try:
+            job.new_ids.append(self._choose(batch, number, likeliest))
+            goes_on = not self._ended(job)
+        except Exception as error:
+            self._failed(lambda _: None, [job], error)
+            return False
+        if not goes_on:
+            job.done.set()
+        return goes_on
 
     def _choose(self, batch: DecodeBatch, number: int, likeliest: int) -> int:
         """The next token of a sequence; ``likeliest`` is the one of its logits as they are."""
@@ -240,7 +270,7 @@ class Worker:
         penalised = how.repetition != 1.0 or how.presence or how.frequency
         if penalised:
             logits = _penalised(logits.clone(), job)
-        generator = batch.generators[number]
+        generator = job.generator
         if generator is None and penalised:
             token = int(logits.argmax())
         elif generator is not None:

@@ -79,10 +79,12 @@ HIDING = """
 import runpy, sys
 from importlib.machinery import PathFinder
 
+hidden = sys.argv[1]
+
 class Finder(PathFinder):
     @classmethod
     def find_spec(cls, name, path=None, target=None):
-        return None if name.partition(".")[0] == sys.argv[1] else super().find_spec(name, path, target)
+        return None if name.partition(".")[0] == hidden else super().find_spec(name, path, target)
 
 sys.meta_path[sys.meta_path.index(PathFinder)] = Finder
 sys.argv[1:] = sys.argv[2:]
