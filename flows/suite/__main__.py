@@ -68,38 +68,44 @@ def suite_command(
 
 
 def _watch(loaded: Any, options: Any, run: Callable[[Any], tuple[int, bool]]) -> int:
-    """Runs the suite whenever there are checkpoints that are new, and whole: their files are as they were one
-    look before. Ends by Ctrl-C only. Raises ConfigError where nothing could ever be new."""
+    """Runs the suite on the checkpoints that are new, and whole: their files are as they were one look
+    before. Ends by Ctrl-C or SIGTERM only. Raises ConfigError where nothing could ever be new."""
     from flows.suite.plan import check_suite, plan_night, watched_models
 
     check_suite(loaded, options)
     if not watched_models(loaded):
         raise ConfigError("--watch needs a model with checkpoints: {glob: …, new_only: true}")
-    before: Any = None
-    evaluated: Any = None  # what failed is tried again once its files are others
+    before: dict[str, _Files] = {}
+    tried: dict[str, _Files] = {}  # what failed is tried again once its files are others
     while True:
         try:
             planned = plan_night(loaded, options, "watch")
-            there = _files(planned)
+            there = {entry.name: _files(entry) for entry in planned.evaluations}
         except OSError as error:  # a trainer removes old checkpoints while they are looked at
             logger.warning("looked in vain, and look again: %s", error)
-            planned, there = None, []
-        if there and there == before and there != evaluated:
-            _in_its_night(planned, options, run)
-            evaluated = there
+            planned, there = None, {}
+        due = {
+            name: files
+            for name, files in there.items()
+            if files and files == before.get(name) and files != tried.get(name)
+        }
+        if due:
+            # One that is being written, or failed before, waits; what is no checkpoint is in every night.
+            chosen = options.model_copy(update={"only": (*due, *(name for name in there if not there[name]))})
+            _in_its_night(planned, chosen, run)
+            tried |= due
         before = there
         time.sleep(WATCH_SECONDS)
 
 
-def _files(planned: Any) -> list[tuple[str, int, int]]:
-    """The files of all weights that a night would serve, with their sizes and times."""
-    paths = [
-        Path(model.path)
-        for entry in planned.evaluations
-        if entry.config is not None
-        for model in entry.config.models
-        if model.path is not None
-    ]
+_Files = list[tuple[str, int, int]]
+"""Files with their sizes and times."""
+
+
+def _files(planned: Any) -> _Files:
+    """The files of the weights that an evaluation would serve."""
+    models = planned.config.models if planned.config is not None else ()
+    paths = [Path(path) for model in models for path in (model.path, model.peft) if path is not None]
     files = [file for path in paths for file in ([path] if path.is_file() else sorted(path.rglob("*")))]
     found = []
     for file in files:

@@ -163,6 +163,9 @@ class SuiteOptions(BaseModel):
     store: str | None = Field(None, description="URI of the artifact store")
     baseline: str | None = Field(None, description="Instead of the suite's own")
     night: str | None = Field(None, description="Night that answers are asked for in; default: this flow run")
+    only: tuple[str, ...] | None = Field(
+        None, description="Names of the evaluations to run, as BENCHMARK × MODEL; default: all"
+    )
 
 
 @dataclass(frozen=True)
@@ -227,7 +230,8 @@ def plan_night(suite: SuiteConfig, options: SuiteOptions, unique: str) -> Planne
         raise ConfigError(
             f"suite '{suite.name}': '{min(twice)}' is there twice; give the benchmarks names of their own"
         )
-    return replace(night, evaluations=planned)
+    chosen = [entry for entry in planned if options.only is None or entry.name in options.only]
+    return replace(night, evaluations=tuple(chosen))
 
 
 def may_stop(night: PlannedNight, past: Sequence[Night], baseline: Sequence[Night] | None) -> PlannedNight:

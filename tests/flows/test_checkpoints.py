@@ -1,6 +1,7 @@
 """Suites over checkpoints: what is new is evaluated, once, when it is whole."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -82,8 +83,8 @@ def test_watching_evaluates_each_checkpoint_once_when_it_is_whole(
             raise KeyboardInterrupt
         step()
 
-    def run(_: Any) -> tuple[int, bool]:
-        night = plan_night(load_suite(suite), options(tmp_path), f"night {len(looks)}")
+    def run(chosen: Any) -> tuple[int, bool]:
+        night = plan_night(load_suite(suite), chosen, f"night {len(looks)}")
         looks.append(evaluated(night))
         complete(night)
         return 0, True
@@ -124,8 +125,8 @@ def test_watching_goes_on_beside_checkpoints_that_are_being_written_or_removed(
             raise KeyboardInterrupt
         step()
 
-    def run(_: Any) -> tuple[int, bool]:
-        night = plan_night(load_suite(suite), options(tmp_path), f"night {len(looks)}")
+    def run(chosen: Any) -> tuple[int, bool]:
+        night = plan_night(load_suite(suite), chosen, f"night {len(looks)}")
         looks.append(evaluated(night))
         complete(night)
         return 0, True
@@ -134,6 +135,35 @@ def test_watching_goes_on_beside_checkpoints_that_are_being_written_or_removed(
     with pytest.raises(KeyboardInterrupt):
         command._watch(load_suite(suite), options(tmp_path), run)
     assert looks == [["sums × m-step-100"], ["sums × m-step-200"]]
+
+
+def test_watching_evaluates_what_is_whole_beside_what_grows_and_what_failed(
+    suite: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A checkpoint that grows at every look, and one that fails, cost their own points alone."""
+    looks: list[list[str]] = []
+    checkpoint(tmp_path, 200, b"it fails")
+    steps = iter([lambda: None, lambda: checkpoint(tmp_path, 400), lambda: None, lambda: None, lambda: None])
+    grown = iter(range(1, 100))
+
+    def wait(_: float) -> None:
+        step = next(steps, None)
+        if step is None:
+            raise KeyboardInterrupt
+        step()
+        checkpoint(tmp_path, 300, b"x" * next(grown))
+
+    def run(chosen: Any) -> tuple[int, bool]:
+        night = plan_night(load_suite(suite), chosen, f"night {len(looks)}")
+        looks.append(evaluated(night))
+        sound = [entry for entry in night.evaluations if "200" not in entry.name]
+        complete(replace(night, evaluations=tuple(sound)))
+        return 1, False
+
+    monkeypatch.setattr(command.time, "sleep", wait)
+    with pytest.raises(KeyboardInterrupt):
+        command._watch(load_suite(suite), options(tmp_path), run)
+    assert looks == [["sums × m-step-100", "sums × m-step-200"], ["sums × m-step-400"]]
 
 
 def test_watching_what_could_never_be_new_is_refused(suite: Path, tmp_path: Path) -> None:
