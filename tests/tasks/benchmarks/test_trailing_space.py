@@ -48,6 +48,15 @@ def asked(benchmark: Any) -> list[Rendered]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_likelihoods_are_asked_for_as_the_harness_asks(tmp_path: Path, kind: str, delimiter: str) -> None:
     own = native(tmp_path, **KINDS[kind], target_delimiter=delimiter)
+    found, expected = pairs(asked(own)), pairs(asked(harness(tmp_path, kind, delimiter)))
+    if kind != "multiple_choice":  # there the harness has no delimiter: see the next test
+        found = [pair for pair in found if pair[0][-1].isspace()]
+        expected = [pair for pair in expected if pair[0][-1].isspace()]
+    assert found == expected
+
+
+def harness(tmp_path: Path, kind: str, delimiter: str) -> HarnessBenchmark:
+    """The same benchmark as a definition of the harness."""
     choice = kind == "multiple_choice"
     task = {
         "task": "sums", "dataset_path": "json", "dataset_kwargs": {"data_files": {"test": "items.jsonl"}},
@@ -57,12 +66,31 @@ def test_likelihoods_are_asked_for_as_the_harness_asks(tmp_path: Path, kind: str
     }  # fmt: skip
     (tmp_path / "sums.yaml").write_text(yaml.safe_dump(task))
     config = translate(select(["sums"], [tmp_path]).benchmarks["sums"])
-    theirs = HarnessBenchmark(config["harness"], config["base_dir"], "sums")
-    found, expected = pairs(asked(own)), pairs(asked(theirs))
-    if not choice:  # there the harness has no delimiter; here there is one where nothing else parts the two
-        found = [pair for pair in found if pair[0][-1].isspace()]
-        expected = [pair for pair in expected if pair[0][-1].isspace()]
-    assert found == expected
+    return HarnessBenchmark(config["harness"], config["base_dir"], "sums")
+
+
+def test_where_a_native_benchmark_asks_otherwise_than_the_harness(tmp_path: Path) -> None:
+    """The harness puts its delimiter before every choice and before no lone target; here it stands where
+    neither side has white space, and behind white space that the prompt itself ends in. Without a delimiter
+    both ask the same, byte for byte."""
+    rows = [
+        {"id": str(place), "question": question, "options": ["three", " four"], "right": right}
+        for place, (question, right) in enumerate([("One and", 0), ("One and", 1), ("One and ", 0)])
+    ]
+    (tmp_path / "items.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    def both(kind: str, delimiter: str) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+        own = native(tmp_path, rows, **KINDS[kind], target_delimiter=delimiter)
+        return pairs(asked(own)), pairs(asked(harness(tmp_path, kind, delimiter)))
+
+    for kind in KINDS:
+        assert len(set(map(tuple, both(kind, "")))) == 1
+    found, expected = both("loglikelihood", " ")
+    assert found == [("One and", " three"), ("One and", " four"), ("One and ", "three")]
+    assert expected == [("One and", "three"), ("One and", " four"), ("One and ", "three")]
+    found, expected = both("multiple_choice", " ")
+    different = [(one[1], other[1]) for one, other in zip(found, expected, strict=True) if one != other]
+    assert set(different) == {(" four", "  four")}
 
 
 @pytest.mark.parametrize("kind", KINDS)
