@@ -106,3 +106,6 @@ _.char_len
 _.byte_len
 _.word_len
 _.every_eval_ever  # the name of an entry of publish:, by getattr
+
+# Answers are kept and read by the names of their fields
+_.thoughts_json
