@@ -18,6 +18,9 @@ from tasks.batches import BatchesAsked, close_batches, look_at_batches, send_bat
 from tasks.caching import Workspace
 from tasks.infer import InferSetup
 from tasks.models.engine import RunControl, check_interrupted
+from tasks.models.jobs import Waiting
+from tasks.models.records import Progress
+from tasks.reporting.progress import board_is_open, reporter
 from tasks.store.keys import Step
 
 Future = PrefectFuture[Any]
@@ -133,11 +136,7 @@ class RunBatches:
             self._learn(entry)
             return
         if found.names:
-            said = f"; the last look failed: {found.said}" if found.said else ""
-            get_run_logger().info(
-                "%s: %d of %d requests in %d batches are done%s",
-                entry.step.setup.model.name, found.done, found.requests, len(found.names), said,
-            )  # fmt: skip
+            _tell(entry.step.setup.model.name, found)
 
     def _submit(self, what: Any, step: Step[InferSetup], *inputs: Any, **options: Any) -> Future:
         self._run.control.check()
@@ -152,6 +151,31 @@ class RunBatches:
                 check_interrupted()
                 self._run.control.check()
                 time.sleep(min(TICK_SECONDS, left))
+
+
+def _tell(model: str, found: Waiting) -> None:
+    """Says how far batches are: in the run's log, and on the terminal that has a board."""
+    said = f"; the last look failed: {found.said}" if found.said else ""
+    get_run_logger().info(
+        "%s: %d of %d requests in %d batches are done%s",
+        model, found.done, found.requests, len(found.names), said,
+    )  # fmt: skip
+    if board_is_open():
+        reporter(f"{model} (batches)")(
+            Progress(
+                done=found.done,
+                expected=found.requests,
+                cached=0,
+                failed=0,
+                retries=0,
+                in_flight=found.requests - found.done,
+                concurrency=0,
+                rate=0.0,
+                tokens_per_second=0.0,
+                cost=0.0,
+                seconds_left=None,
+            )
+        )
 
 
 def _key(step: Step[InferSetup]) -> str:
