@@ -127,7 +127,8 @@ class RunBatches:
         """What the last task run said; rows that expired are sent once more while there is time."""
         entry.asked = entry.known.result() if _finished(entry.known) else None
         if entry.asked is None:
-            self._run.note(look_at_batches.name, entry.step, entry.known, ())
+            if not any(submitted.future is entry.known for submitted in self._run.submitted):
+                self._run.note(look_at_batches.name, entry.step, entry.known, ())
             return
         found = entry.asked.waiting
         if not found.open and found.expired and time.time() < found.until and entry.rounds < ROUNDS:
