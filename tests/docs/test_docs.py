@@ -19,6 +19,7 @@ MADE_UP = {
     "mine/suite.yaml",
     "questions.jsonl",
     "responses.jsonl",
+    "site/index.html",
     "utils.py",
     "site/",
     "records/",
