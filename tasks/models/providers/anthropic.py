@@ -175,7 +175,9 @@ class Messages(NativeCodec):
             raise MalformedBody("the answer has no list of content blocks")
         facts: dict[str, Any] = {**_usage(part), "finish_reason": FINISHES.get(stop or "", stop)}
         if stop == "refusal":
-            said = _joined(blocks, "text") or "the stop reason is refusal"
+            why = part.get("stop_details")
+            reason = text_or_none(why.get("explanation")) if isinstance(why, Mapping) else None
+            said = reason or _joined(blocks, "text") or "the stop reason is refusal"
             return Answer("refused", error=f"{REFUSED}: {said}", **facts)
         text, thought = _joined(blocks, "text"), _joined(blocks, "thinking")
         calls = calls_text([_call(block) for block in blocks if block.get("type") == "tool_use"])
@@ -185,7 +187,7 @@ class Messages(NativeCodec):
             "tool_calls_json": calls,
             "thoughts_json": thoughts_text(signed),
         }
-        if thought:  # the API counts it and the answer together
+        if thought and facts["reasoning_tokens"] is None:  # older models count it and the answer together
             parsed = ParsedChoice(text, thought, calls)
             facts["reasoning_tokens"] = thought_tokens(parsed, facts["completion_tokens"])
         if not text.strip() and calls is None and facts["finish_reason"] == "length":
@@ -203,7 +205,10 @@ def _usage(part: Mapping[str, Any]) -> dict[str, int | None]:
     counts = [count for count in (usage.get("input_tokens"), cached, written) if isinstance(count, int)]
     prompt, completion = sum(counts) if counts else None, usage.get("output_tokens")
     total = prompt + completion if isinstance(prompt, int) and isinstance(completion, int) else None
-    asked = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": total}
+    asked: dict[str, Any] = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": total}
+    details = usage.get("output_tokens_details")
+    thought = details.get("thinking_tokens") if isinstance(details, Mapping) else None
+    asked["completion_tokens_details"] = {"reasoning_tokens": thought}
     return usage_of({"usage": {**asked, "prompt_tokens_details": {"cached_tokens": cached}}}, 1)[0]
 
 

@@ -19,8 +19,9 @@ from tasks.messages.media import ReadMedia, media_size, refuse_media, sent_messa
 from tasks.models.config import SampleParams
 from tasks.models.errors import ModelError, NotServed
 from tasks.models.http import ModelListing
+from tasks.models.providers.openai.fields import FittingTransport, refused_by
 from tasks.models.providers.provider import PROBE_SECONDS, AddressedConfig, AskedProvider, ServedModel
-from tasks.models.records import Call, Codec, Request
+from tasks.models.records import Call, Codec, Request, Transport
 
 
 class NativeConfig(AddressedConfig):
@@ -63,6 +64,10 @@ class NativeProvider(AskedProvider[N]):
     @abstractmethod
     def encoder(self, sampling: SampleParams, media: ReadMedia) -> "NativeCodec":
         """The codec for parameters that the API takes; raises ModelError for a value that it does not."""
+
+    def transport(self, served: ServedModel[Any], connections: int) -> Transport:
+        """Plain HTTP that asks again without what a model refuses: newer ones take no temperature."""
+        return FittingTransport(self.http(served, connections), refused_by(served.base_url, served.model))
 
     async def entry(self, served: ServedModel[Any], path: str) -> ModelListing:
         """The model alone, which an API looks up by its name at ``path``; raises ModelError where it is not

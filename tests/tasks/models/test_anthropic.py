@@ -310,3 +310,47 @@ def test_a_balance_that_is_used_up_stops_the_run(bench: Any, problems: Any, scri
     outcome = bench.ask(model({"base_url": empty, "max_concurrency": 1}), problems(3))
     assert outcome.column("status") == ["infra_error"] * 3
     assert outcome.tally.attempts == 1
+
+
+def test_thoughts_that_the_api_counts_are_taken_as_counted_even_where_they_are_not_shown():
+    reply = {
+        **REPLIES["thought"],
+        "content": [{"type": "thinking", "thinking": "", "signature": "EqoB"}, {"type": "text", "text": "4"}],
+        "usage": {"input_tokens": 5, "output_tokens": 9, "output_tokens_details": {"thinking_tokens": 7}},
+    }
+    (answer,) = codec().answers([Request(bytes(32), "generate", "q")], [Reply(reply, 0.1)], 1)
+    assert (answer.response, answer.reasoning, answer.reasoning_tokens) == ("4", None, 7)
+
+
+def test_a_refusal_says_what_the_api_explains():
+    explained = {"stop_details": {"type": "refusal", "category": "cyber", "explanation": "It could harm."}}
+    reply = {**REPLIES["refusal"], **explained}
+    (answer,) = codec().answers([Request(bytes(32), "generate", "q")], [Reply(reply, 0.1)], 1)
+    assert answer.status == "refused"
+    assert "It could harm." in str(answer.error)
+
+
+def test_a_model_that_takes_no_temperature_is_asked_without_it_from_the_first_refusal_on(
+    bench: Any, problems: Any, script: Callable[..., str]
+):
+    sent: list[dict[str, Any]] = []
+
+    def answer(asked: Any) -> tuple[int, dict[str, str], Any]:
+        sent.append(asked.body)
+        for name in ("temperature", "top_p"):
+            if name in asked.body:
+                said = f"`{name}` is deprecated for this model."
+                return 400, {}, {"type": "error", "error": {"type": "invalid_request_error", "message": said}}
+        return 200, {}, REPLIES["text"]
+
+    asked_model = model({"base_url": script(answer), "max_concurrency": 1})
+    outcome = bench.ask(asked_model, problems(3), sampling={"temperature": 0.0, "top_p": 0.9})
+    assert outcome.column("status") == ["ok"] * 3
+    assert [[name in body for name in ("temperature", "top_p")] for body in sent] == [
+        [True, True], [False, True], *[[False, False]] * 3,
+    ]  # fmt: skip
+
+
+def test_thoughts_are_kept_as_the_api_wants_them_back():
+    assert json.loads(read("thought").thoughts_json) == REPLIES["thought"]["content"][:2]
+    assert read("text").thoughts_json is None

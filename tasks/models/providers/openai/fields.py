@@ -1,8 +1,8 @@
 """Fields of a request that an endpoint refuses: noticed by its first refusal, and asked without from then on.
 
 Newer chat models take ``max_completion_tokens`` in place of ``max_tokens``, and some refuse ``temperature``,
-``stop`` or ``seed``. What was refused is known to the process; the keys of requests stay what they are, since
-they hold what was to be asked.
+``top_p``, ``top_k``, ``stop`` or ``seed``. What was refused is known to the process; the keys of requests
+stay what they are, since they hold what was to be asked.
 """
 
 import logging
@@ -22,7 +22,7 @@ OTHER_NAME: Final[Mapping[str, str]] = {
 }
 """Names of one field, of which some endpoints take only the other."""
 WITHOUT: Final[Mapping[str, str]] = {
-    "temperature": "is left out, so that the endpoint's own holds",
+    **dict.fromkeys(("temperature", "top_p", "top_k"), "is left out, so that the endpoint's own holds"),
     "stop": "is left out, and answers are cut here",
     "seed": "is left out, and answers are drawn without one",
 }
