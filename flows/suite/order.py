@@ -55,9 +55,19 @@ def next_in_turn(run: FlowRun, waiting: Sequence[FlowRun], moment: datetime) -> 
     """The night that was due first among those that wait, if that is before ``run``."""
     if run.expected_start_time is None:
         return None
-    due = [(night.expected_start_time, night) for night in waiting if night.expected_start_time is not None]
-    earlier = [(at, night) for at, night in due if at < run.expected_start_time and at <= moment]
+    called = [night for night in waiting if _may_begin(night, moment)]
+    due = [(night.expected_start_time, night) for night in called if night.expected_start_time is not None]
+    earlier = [(at, night) for at, night in due if at < run.expected_start_time]
     return min(earlier, key=lambda entry: entry[0])[1] if earlier else None
+
+
+def _may_begin(night: FlowRun, moment: datetime) -> bool:
+    """Whether a night waits for nothing but a place. When it was due doesn't say so: people bring nights
+    forward and put them off, and Prefect keeps the time that they were due."""
+    if night.state is None or night.state.name == WAITING:
+        return True
+    begins = night.state.state_details.scheduled_time
+    return begins is None or begins <= moment
 
 
 async def _give_place(client: PrefectClient, run: FlowRun, earlier: FlowRun) -> State[Any]:

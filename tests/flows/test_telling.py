@@ -11,6 +11,7 @@ from uuid import UUID, uuid4
 
 import pytest
 from prefect.client.schemas.objects import FlowRun, State, StateType
+from prefect.states import Scheduled
 
 from flows.suite.judging import judge_night
 from flows.suite.order import next_in_turn
@@ -285,9 +286,11 @@ def test_records_of_nights_are_read_once_a_night(plan: Any, monkeypatch: pytest.
     assert len(others) == len(set(others)) == 5
 
 
-def waiting(hour: int, run_count: int = 0) -> FlowRun:
-    at = datetime(2026, 11, 23, hour, tzinfo=UTC)
-    return run(expected_start_time=at, run_count=run_count)
+def waiting(hour: int, run_count: int = 0, scheduled: int | None = None, name: str | None = None) -> FlowRun:
+    """A night that was to begin at an hour, and that is now ``scheduled`` at another."""
+    due, begins = (datetime(2026, 11, 23, at, tzinfo=UTC) for at in (hour, scheduled or hour))
+    state: State[Any] = Scheduled(name=name, scheduled_time=begins)
+    return run(state=state, expected_start_time=due, run_count=run_count)
 
 
 def test_the_night_that_was_due_first_goes_first_although_it_gave_its_place_back_before() -> None:
@@ -309,3 +312,18 @@ def test_what_could_not_be_told_for_a_week_is_no_news(
     record_night(store, night.model_copy(update={"notices": (longer_ago,)}))
     assert deliver(store, "night", planned.run_id, post_to(webhook)) == 0
     assert told == []
+
+
+def test_nights_that_were_brought_forward_wait_in_the_order_in_which_they_were_due() -> None:
+    moment = datetime(2026, 11, 23, 12, tzinfo=UTC)
+    brought = [waiting(hour, scheduled=11) for hour in (20, 21, 22)]
+    assert next_in_turn(brought[2], [brought[1], brought[0]], moment) is brought[0]
+    assert next_in_turn(brought[2], [waiting(20)], moment) is None  # which stayed where it was
+
+
+def test_a_night_that_was_put_off_is_not_called_before_its_time() -> None:
+    moment = datetime(2026, 11, 23, 12, tzinfo=UTC)
+    put_off = waiting(3, scheduled=15)
+    gave_its_place_back = waiting(4, scheduled=15, name="AwaitingConcurrencySlot")
+    assert next_in_turn(waiting(5), [put_off], moment) is None
+    assert next_in_turn(waiting(5), [put_off, gave_its_place_back], moment) is gave_its_place_back
