@@ -82,7 +82,7 @@ def watch_command(
         complete = watch.look(View(patient, pages))
         if once:
             raise typer.Exit(0 if complete else FAILED)
-        if over.wait(every):
+        if over.wait(watch.seconds_to_next_look(every)):
             return
 
 

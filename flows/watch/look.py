@@ -25,8 +25,9 @@ WAITING: Final = ("AwaitingConcurrencySlot", "AwaitingRetry", "Resuming")
 """Names of scheduled states in which a run waits for something else than a worker."""
 UNTOLD_SECONDS: Final = 20.0
 """A run that ended has so long to tell it itself."""
-AGAIN_SECONDS: Final = 30.0
-"""A run that a lost worker left Pending has another one so soon, or somebody is told."""
+AGAIN_SECONDS: Final = 25.0
+"""A run that a lost worker left Pending has another one so soon, or somebody is told: workers ask twice in
+that time."""
 
 
 @dataclass(frozen=True)

@@ -55,6 +55,7 @@ class Watch:
     name: str = field(default_factory=lambda: str(uuid.uuid4()))
     looks: int = 0
     elder_looked: str = ""
+    gave_back: bool = False
 
     def look(self, view: View) -> bool:
         """Looks once at everything, mends, tells; whether all of it could be looked at."""
@@ -134,6 +135,10 @@ class Watch:
                 for key in [key for key, at in noted.items() if datetime.fromisoformat(at) >= since]:
                     del noted[key]  # nobody has told it
 
+    def seconds_to_next_look(self, usual: float) -> float:
+        """How long the watch waits now: less where it waits for a worker to take a run again."""
+        return min(usual, look.AGAIN_SECONDS) if self.gave_back else usual
+
     @property
     def _own(self) -> tuple[str, str]:
         return self.began, self.name
@@ -153,7 +158,9 @@ class Watch:
         view.ask("/events", [event])
 
     def _pending(self, view: View) -> None:
+        before = dict(self.memory.taken)
         self._lasting(mend.pending_runs(view, self.times, self.memory.taken), "pending:")
+        self.gave_back = self.memory.taken != before
 
     def _running(self, view: View) -> None:
         # While the server was away, no sign of life could reach it.

@@ -15,6 +15,7 @@ from flows.server.memory import Memory
 from flows.server.view import View
 from flows.suite.plan import SuiteOptions, load_suite, plan_night
 from flows.suite.telling import begin
+from flows.watch.__main__ import SECONDS
 from flows.watch.look import Times
 from flows.watch.watch import Watch
 from metrics.errors import ConfigError
@@ -43,6 +44,7 @@ class Server:
     emitted: list[str] = field(default_factory=list)
     beats: list[dict[str, Any]] = field(default_factory=list)
     away: bool = False
+    obeys: bool = False
 
     def ask(self, path: str, body: Any = None) -> Any:
         if self.away:
@@ -51,6 +53,9 @@ class Server:
         if rest.endswith("/set_state"):
             run = rest.removesuffix("/set_state")
             self.changed.append((run, body["state"]))
+            if self.obeys:
+                state = body["state"]
+                self.runs[run] |= {"state_type": state["type"], "state_name": state["name"], "state": state}
             return {"status": "ACCEPT"}
         if name == "flow_runs" and body is None:
             return self.runs[rest]
@@ -234,6 +239,34 @@ def test_a_run_that_a_lost_worker_left_is_told_within_a_look_if_no_other_takes_i
             watch.look(minute + 0.1)
     (message,) = [entry for entry in told if entry["key"] == f"late:{run['id']}"]
     assert "was left Pending by a worker that is gone, and no other has taken it" in message["text"]
+
+
+THREE_MINUTES = 180
+TAKEN_SECONDS = 13
+"""A worker asks for runs every ten seconds, or three later."""
+
+
+@pytest.mark.parametrize("others", ["no other worker", "one that takes it", "one that takes nothing"])
+@pytest.mark.parametrize("worker", [HERE, "another-machine"])
+@pytest.mark.parametrize("first", range(0, 60, 5))
+def test_a_night_whose_worker_is_killed_while_it_is_pending_runs_or_is_told_within_three_minutes(
+    watch: Looking, server: Server, told: list[dict[str, Any]], first: int, worker: str, others: str
+) -> None:
+    """With the usual times, whenever the watch looks; the worker's last heartbeat was just before."""
+    server.obeys = True
+    run = server.add("PENDING", 0, worker=worker)
+    beat = {"last_heartbeat_time": at(0), "heartbeat_interval_seconds": 30}
+    server.workers[:] = [{"name": worker, **beat}]
+    if others != "no other worker":
+        server.workers.append({"name": "other", **beat, "last_heartbeat_time": at(-9)})
+    takes, seconds = others == "one that takes it", float(first)
+    while seconds < THREE_MINUTES:
+        watch.look(seconds / 60)
+        if told or (takes and server.changed):
+            break
+        seconds += watch.watch.seconds_to_next_look(SECONDS)
+    assert seconds + (TAKEN_SECONDS if takes else 0) < THREE_MINUTES
+    assert [entry["key"] for entry in told] == ([] if takes else [f"late:{run['id']}"])
 
 
 def test_a_suspended_run_stays_so_whatever_beats_follow(watch: Looking, server: Server) -> None:
