@@ -3,6 +3,8 @@
 import json
 import signal
 import sqlite3
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
@@ -64,10 +66,32 @@ def schedule(prefect: Any, suite: Path, count: int, seconds: int = 5) -> list[st
     raise AssertionError("the scheduler made no nights")
 
 
-@pytest.mark.services
+def bring_forward(prefect: Any, ids: list[str]) -> None:
+    """Has nights that are due later begin now: they were due when they were, and Prefect keeps that."""
+    for run in ids:
+        now = datetime.now(UTC).isoformat()
+        state = {"type": "SCHEDULED", "name": "Scheduled", "state_details": {"scheduled_time": now}}
+        prefect.ask("POST", f"/flow_runs/{run}/set_state", {"state": state, "force": True})
+
+
+NEAR, FAR = 5, 1800
+"""Seconds ahead that nights are scheduled: what the server keeps of their events differs below 5 minutes."""
+
+
+@pytest.mark.parametrize(
+    ("any_prefect", "ahead"),
+    [
+        pytest.param("sqlite", NEAR, marks=pytest.mark.services),
+        pytest.param("sqlite", FAR, marks=pytest.mark.nights),
+        pytest.param("postgresql", NEAR, marks=pytest.mark.nights),
+        pytest.param("postgresql", FAR, marks=pytest.mark.nights),
+    ],
+    indirect=["any_prefect"],
+)
 def test_five_waiting_nights_run_in_the_order_in_which_they_were_due_and_tell_their_verdict_once(
-    prefect: Any, suite: Path, told: list[dict[str, Any]], webhook: str
+    any_prefect: Any, suite: Path, told: list[dict[str, Any]], webhook: str, ahead: int
 ) -> None:
+    prefect = any_prefect
     prefect.deploy()
     prefect.automations(webhook)
     answer(suite.parent, 0)
@@ -75,7 +99,9 @@ def test_five_waiting_nights_run_in_the_order_in_which_they_were_due_and_tell_th
         first = prefect.finished(prefect.trigger("suite/nightly", {"suite": str(suite)}))
         assert first["state_name"] == "Completed", first["state"]
         answer(suite.parent, 100)
-        ids = schedule(prefect, suite, 5)
+        ids = schedule(prefect, suite, 5, ahead)
+        if ahead == FAR:
+            bring_forward(prefect, ids)
         ended = [prefect.finished(run, patience=600) for run in ids]
     assert [run["state_name"] for run in ended] == ["Failed"] * 5, [run["state"] for run in ended]
     nights = past_nights(Store(str(prefect.folder / "store")), "night")[1:]
@@ -83,7 +109,9 @@ def test_five_waiting_nights_run_in_the_order_in_which_they_were_due_and_tell_th
     assert [night.started for night in nights] == sorted(night.started for night in nights)
     assert {night.baseline for night in nights} == {(f"night-{UUID(first['id']).hex}",)}
     assert [message["key"] for message in told] == [f"{night.run_id}:regression" for night in nights]
-    assert all(notice.delivered for night in nights for notice in night.notices)
+    receipts = [notice.delivered for night in nights for notice in night.notices]
+    assert len(receipts) == len(ended)
+    assert all(told_at < run["end_time"] for told_at, run in zip(receipts, ended, strict=True))
 
 
 @pytest.mark.services
@@ -221,9 +249,19 @@ def restarted(prefect: Any) -> Iterator[None]:
 
 
 @pytest.mark.nights
-@pytest.mark.parametrize(("trouble", "seconds"), [(frozen, 75), (locked, 60), (restarted, 20)])
+@pytest.mark.parametrize(
+    ("any_prefect", "trouble", "seconds"),
+    [
+        ("sqlite", frozen, 75),
+        ("sqlite", locked, 60),
+        ("sqlite", restarted, 20),
+        ("postgresql", frozen, 75),
+        ("postgresql", restarted, 20),
+    ],
+    indirect=["any_prefect"],
+)
 def test_a_verdict_is_told_once_whatever_the_server_goes_through(
-    prefect: Any,
+    any_prefect: Any,
     suite: Path,
     told: list[dict[str, Any]],
     webhook: str,
@@ -231,6 +269,7 @@ def test_a_verdict_is_told_once_whatever_the_server_goes_through(
     trouble: Callable[[Any], AbstractContextManager[None]],
     seconds: float,
 ) -> None:
+    prefect = any_prefect
     prefect.deploy()
     prefect.automations(webhook)
     parameters = {"suite": str(suite)}
@@ -248,6 +287,35 @@ def test_a_verdict_is_told_once_whatever_the_server_goes_through(
         time.sleep(30)  # another message would come now
     assert ended["state_name"] == "Failed", ended["state"]
     assert [message["verdict"] for message in told] == ["regression"], told
+
+
+@pytest.mark.nights
+def test_twenty_nights_in_a_row_end_while_the_machine_is_busy(
+    prefect: Any, suite: Path, told: list[dict[str, Any]], webhook: str
+) -> None:
+    prefect.deploy()
+    prefect.automations(webhook)
+    answer(suite.parent, 0)
+    with burners(4), prefect.worker(), prefect.watch():
+        ids = schedule(prefect, suite, 20)
+        ended = [prefect.finished(run, patience=900) for run in ids]
+    assert [run["state_name"] for run in ended] == ["Completed"] * 20, [run["state"] for run in ended]
+    nights = past_nights(Store(str(prefect.folder / "store")), "night")
+    assert [night.run_id for night in nights] == [f"night-{UUID(run).hex}" for run in ids]
+    assert told == []
+
+
+@contextmanager
+def burners(count: int) -> Iterator[None]:
+    """Processes that take all the cores that they get."""
+    code = "while True: pass"
+    started = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for burner in started:
+            burner.kill()
+            burner.wait(20)
 
 
 def _events(prefect: Any) -> str:
