@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -27,7 +28,7 @@ from tasks.running import RunningScore
 from tasks.server import lease, progress_of, secret
 from tasks.serving.servers import RunningServer
 from tasks.store.errors import STORE_LOG
-from tasks.store.keys import Accounts, Answered, Step, Unkeyed
+from tasks.store.keys import Accounts, Answered, Step, Unkeyed, digest
 from tasks.store.schemas import ANSWERS, RESPONSES
 from tasks.store.storage import ArtifactRef, Store
 from tasks.workers import workers
@@ -84,6 +85,11 @@ class InferSetup(Unkeyed):
     def by_batch(self) -> bool:
         """Whether the model is asked by batches."""
         return self.model.by_batch
+
+    def asker(self, key: str) -> str | None:
+        """The name of the inference under a key in this attempt at the run: what asks, whichever process
+        does."""
+        return digest({"account": self.account, "infer": key}) if self.account is not None else None
 
     def options(
         self,
@@ -154,6 +160,7 @@ def infer(
         if setup.running is not None:
             progress = stack.enter_context(setup.running.watching(progress))
         options = setup.options(workspace, _expected(store, requests, setup), server.server, batched)
+        options = replace(options, asker=setup.asker(key))
         spent: list[RequestTally] = []
         for attempt in range(REPAIRS + 1):
             responded = respond(setup.model, store.batches(requests), AnswerStore(store), options, progress)
@@ -165,6 +172,7 @@ def infer(
                     raise
                 STORE_LOG.warning("%s", error)
                 spent.append(responded.tally)
+                options = replace(options, asker=None)  # what was asked so far is counted by that
     return _answered(setup, ref, responded.tally.after(spent), responded)
 
 

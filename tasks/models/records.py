@@ -97,7 +97,8 @@ class KeptAnswer:
     Answers without it were read when they were kept, before 2026-11-23 or by a stage of ours, and stay as
     they are. "infra_error" is never kept. ``arrived`` is in seconds since 1970, ``inference_time`` in seconds
     of the attempt that succeeded. ``asked_at`` (seconds since 1970; 0: when it arrived) says when that
-    attempt was sent, ``night`` in which night; the writer of answers adds both.
+    attempt was sent, ``night`` in which night, ``asker`` by which inference of which attempt at a run; the
+    writer of answers adds these.
     """
 
     key: bytes
@@ -114,6 +115,7 @@ class KeptAnswer:
     arrived: float = 0.0
     asked_at: float = 0.0
     night: str | None = None
+    asker: str | None = None
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     total_tokens: int | None = None
@@ -393,6 +395,15 @@ class RequestTally:
         self.cost += cost
         self.cache_saved += cost_of(prompt, completion, 0, price) - cost
 
+    def take_over(self, answers: pa.Table, price: Price | None) -> None:
+        """Counts what a process that was killed had asked for these requests, as if this one had."""
+        for row in answers.select(COUNTED_AGAIN).to_pylist():
+            self.add(KeptAnswer(key=b"", **row), price)
+            self.sent += 1
+            self.cached -= 1
+            self.attempts += row["attempts"]
+            self.retries += row["attempts"] - 1
+
     def count_reused(self, answers: pa.Table, price: Price | None) -> None:
         """Counts what kept answers (rows of ANSWERS) spared."""
         prompt, completion, hit, seconds = (
@@ -449,6 +460,10 @@ class RequestTally:
         return cls(**{name: part for name, part in named.items() if name != "total_tokens"})
 
 
+COUNTED_AGAIN = [
+    "status", "attempts", "served_model", "system_fingerprint", "inference_time", "prompt_tokens",
+    "completion_tokens", "cached_tokens", "reasoning_tokens",
+]  # fmt: skip
 SAVED = ("prompt_tokens", "completion_tokens", "cached_tokens", "inference_time")
 
 
@@ -527,9 +542,10 @@ class InferenceOptions:
     ``sampling`` holds the global and the model's parameters, merged. ``lookup`` says which kept answers
     serve; ``refresh`` lets none serve that was asked for before this call. ``night`` stands beside each new
     answer. ``run_id`` names the run that people stop and pause, ``account`` what limits are held against,
-    shared by all partitions of the process; None: this call's own. ``expected`` is the number of requests,
-    for the time left. ``server`` is where a model that is served here answers, ``batches`` names
-    jobs that have asked some of the requests. ``media`` reads an image or a
+    shared by all partitions of the process; None: this call's own. ``asker`` names these requests of this
+    attempt at a run, whatever process asks for them: its kept answers count as sent, and not as kept before.
+    ``expected`` is the number of requests, for the time left. ``server`` is where a model that is served here
+    answers, ``batches`` names jobs that have asked some of the requests. ``media`` reads an image or a
     sound of a message by its digest, ``secret`` a Secret block by name, ``lease`` takes the model's share of
     a concurrency limit between processes by the limit's name and the number of slots wanted.
     """
@@ -540,6 +556,7 @@ class InferenceOptions:
     price: Price | None = None
     run_id: str | None = None
     account: str | None = None
+    asker: str | None = None
     night: str | None = None
     lookup: Lookup = EVERY
     refresh: bool = False

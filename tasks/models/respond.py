@@ -154,7 +154,7 @@ class Inference:
         expansion = RequestExpansion.of(provider.model, options.sampling, provider.base_dir)
         kept = answers.of_model(expansion.identity)
         state = InferenceState(
-            AnswerWriter(kept, options.journal_dir, options.night),
+            AnswerWriter(kept, options.journal_dir, options.night, options.asker),
             RequestTally(),
             spending_of(options.account, options.limits),
             options.price,
@@ -286,10 +286,13 @@ class KeptCounts:
         asked_at = np.full(len(keys), np.nan)
         asked_at[there] = table.column("asked_at").to_numpy()[there]
         self._given.add(asked_at)
-        nights = table.column("night").to_pylist()
+        nights, askers = table.column("night").to_pylist(), table.column("asker").to_pylist()
         reused: list[int] = []
         for at in np.flatnonzero(there).tolist():
             key = keys[at]
+            if key not in self._asked and askers[at] is not None and askers[at] == self._options.asker:
+                self._tally.take_over(table.slice(at, 1), self._options.price)
+                self._asked.add(key)
             if key not in self._asked:
                 reused.append(at)
                 self._tally.same_night += nights[at] is not None and nights[at] == self._options.night

@@ -327,7 +327,7 @@ RESULTS: Final = pa.schema(
 )
 
 
-COLUMNS_VERSION: Final = 4
+COLUMNS_VERSION: Final = 5
 """Version of the columns of sealed files. It rises with a column that is added to the answers or the
 history: the column then stands in ``ADDED``."""
 ADDED: Final[Mapping[str, int]] = {
@@ -336,6 +336,7 @@ ADDED: Final[Mapping[str, int]] = {
     **dict.fromkeys((f"n_{name}" for name in COUNTED), 1),
     "reply_json": 3,
     "thoughts_json": 4,
+    "asker": 5,
 }
 """Column of a kept file → the version that it came with; all others were there from the beginning."""
 

@@ -37,14 +37,18 @@ BESIDE_REPLY = tuple(name for name in FIELDS if name not in READ_FIELDS)
 
 
 class AnswerWriter:
-    """Takes the answers of one run of the engine, and notes when and in which night each was asked for.
+    """Takes the answers of one run of the engine, and notes when, in which night and by whom each was asked
+    for.
 
     Not thread-safe: one loop uses it.
     """
 
-    def __init__(self, kept: ModelAnswers, journal_dir: Path, night: str | None = None) -> None:
+    def __init__(
+        self, kept: ModelAnswers, journal_dir: Path, night: str | None = None, asker: str | None = None
+    ) -> None:
         self._kept = kept
         self._night = night
+        self._asker = asker
         self._folder = journal_dir / kept.identity[:32]
         self._journal: Journal | None = None
         self._pending: list[KeptAnswer] = []
@@ -57,7 +61,7 @@ class AnswerWriter:
         if self._journal is None:
             self._journal = Journal(self._folder)
         asked_at = answer.arrived - (answer.inference_time or 0.0)
-        answer = replace(answer, asked_at=asked_at, night=self._night)
+        answer = replace(answer, asked_at=asked_at, night=self._night, asker=self._asker)
         self._bytes += self._journal.append(answer)
         self._pending.append(answer)
 

@@ -129,6 +129,7 @@ ANSWERS: Final = pa.schema(
         pa.field("arrived", pa.float64(), nullable=False),  # seconds since 1970
         pa.field("asked_at", pa.float64()),  # when it was asked for; null in version 0.1.0: when it arrived
         pa.field("night", TEXT),  # the night that asked for it
+        pa.field("asker", TEXT),  # the inference that asked for it, and in which attempt at its run
         pa.field("status", TEXT, nullable=False),  # ok | cut_off | refused; other failures are not kept
         pa.field("response", pa.string()),
         pa.field("reasoning", pa.string()),
@@ -557,7 +558,15 @@ def _complete(table: Table, rows: pa.Table, schema: pa.Schema) -> pa.Table:
     return rows
 
 
-_DICTIONARY_COLUMNS = ["status", "finish_reason", "served_model", "system_fingerprint", "attempts", "night"]
+_DICTIONARY_COLUMNS = [
+    "status",
+    "finish_reason",
+    "served_model",
+    "system_fingerprint",
+    "attempts",
+    "night",
+    "asker",
+]
 
 
 KEY_BYTES = 16

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +138,46 @@ def test_dask_gives_the_same_numbers_with_work_on_both_workers(
     assert values(tmp_path / "there") == values(tmp_path / "here")
     assert len(values(tmp_path / "there")) == PAIRS + 3
     assert len(list(path.parent.glob("ran-*"))) >= 2
+
+
+@pytest.mark.services
+def test_what_a_dask_worker_spent_before_it_was_killed_is_counted(
+    prefect: Any,
+    demo: Callable[..., Any],
+    benchmark_file: Callable[..., Path],
+    dask: str,
+    until: Callable[..., Any],
+    tmp_path: Path,
+) -> None:
+    endpoint = demo("--latency", "0.3")
+    path = benchmark_file(40, endpoint.base_url, max_concurrency=2)
+    config = json.loads(path.read_text())
+    path.write_text(json.dumps({**config, "prices": {"demo": {"prompt": 1, "completion": 2}}}))
+    whole = evaluate(prefect, path, "--output", str(tmp_path / "here"), "--store", str(tmp_path / "here"))
+    found: dict[str, Any] = {}
+    there = ("--output", str(tmp_path / "there"), "--store", str(tmp_path / "there"))
+    running = threading.Thread(
+        target=lambda: found.update(evaluate(prefect, path, *there, "--task-runner", f"dask:{dask}"))
+    )
+    running.start()
+    _until(lambda: endpoint.stats()["answered"] >= 40 + 16, "inference is in its middle")
+    os.kill(until(lambda: _asking(prefect.folder), "a worker asks"), signal.SIGKILL)
+    running.join(300)
+    assert 80 <= endpoint.stats()["received"] <= 80 + 2  # what was in flight is asked again
+    assert found["requests"] == whole["requests"]
+    assert found["tokens"] == whole["tokens"]
+    assert found["cost"] == pytest.approx(whole["cost"])
+    assert found["cost"] > 0
+
+
+def _asking(folder: Path) -> int | None:
+    """The process that asks a model: it holds a journal of answers below the folder."""
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            held = [os.readlink(file) for file in (process / "fd").iterdir()]
+            if any(name.startswith(str(folder)) and name.endswith(".jsonl") for name in held):
+                return int(process.name)
+    return None
 
 
 @pytest.mark.services

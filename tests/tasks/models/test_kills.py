@@ -3,12 +3,14 @@
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,21 +33,23 @@ import pyarrow as pa
 sys.path.insert(0, {tests!r})
 from conftest import request_row
 from tasks.models.answers.segments import AnswerStore
-from tasks.models.config import ModelConfig, SampleParams
+from tasks.models.config import ModelConfig, Price, SampleParams
 from tasks.models.records import InferenceOptions
 from tasks.models.respond import respond
 from tasks.store.schemas import REQUESTS
 from tasks.store.storage import Store
 
-def ask(folder, base_url, count):
+def ask(folder, base_url, count, asker=None):
     folder, count = Path(folder), int(count)
     requests = [pa.RecordBatch.from_pylist([request_row(i) for i in range(count)], schema=REQUESTS)]
     config = {{"model": "demo", "base_url": base_url, "max_concurrency": {window}}}
     model = ModelConfig.model_validate({{"name": "demo", "config": config}})
-    options = InferenceOptions(sampling=SampleParams(), journal_dir=folder / "journal")
+    paid = Price(prompt=1.0, completion=2.0)
+    named = {{"price": paid, "asker": asker}}
+    options = InferenceOptions(sampling=SampleParams(), journal_dir=folder / "journal", **named)
     responded = respond(model, requests, AnswerStore(Store(str(folder / "store"))), options)
     statuses = [row["status"] for batch in responded.batches for row in batch.to_pylist()]
-    print(statuses.count("ok"), responded.tally.sent, flush=True)
+    print(statuses.count("ok"), responded.tally.sent, json.dumps(responded.tally.as_dict()), flush=True)
 
 """
 ONE = "ask(*sys.argv[1:])"
@@ -62,8 +66,10 @@ for line in sys.stdin:
 process id, what it says, and its exit code."""
 
 
-def start_client(folder: Path, base_url: str, count: int, **process: object) -> "subprocess.Popen[str]":
-    return start_python(ONE, str(folder), base_url, str(count), **process)
+def start_client(
+    folder: Path, base_url: str, count: int, *asker: str, **process: object
+) -> "subprocess.Popen[str]":
+    return start_python(ONE, str(folder), base_url, str(count), *asker, **process)
 
 
 def start_python(code: str, *arguments: str, **process: object) -> "subprocess.Popen[str]":
@@ -99,6 +105,28 @@ def test_a_kill_half_way_costs_at_most_what_was_in_flight(served, tmp_path):
     assert out.split()[0] == "1000", err
     assert serving.stats()["answered_again"] <= WINDOW
     assert serving.stats()["received"] <= 1_000 + WINDOW
+
+
+def test_what_a_killed_process_spent_counts_for_the_same_inference_and_for_no_other(served, tmp_path):
+    serving = served(latency=0.02)
+    spent = ("sent", "answered", "cached", "attempts", "total_tokens", "cost", "saved_tokens", "served")
+
+    def tally(folder: str, asker: str) -> dict[str, Any]:
+        out, err = start_client(tmp_path / folder, serving.base_url, 300, asker).communicate(timeout=60)
+        assert out.startswith("300 "), err
+        counted = json.loads(out.split(maxsplit=2)[2])
+        return {name: counted[name] for name in spent}
+
+    whole = tally("undisturbed", "one")
+    client = start_client(tmp_path / "killed", serving.base_url, 300, "one")
+    wait_until_answered(serving, client, 300 + 150)
+    kill(client)
+    (tmp_path / "copy").mkdir()
+    shutil.copytree(tmp_path / "killed", tmp_path / "copy", dirs_exist_ok=True)
+    assert tally("killed", "one") == {**whole, "cost": pytest.approx(whole["cost"])}
+    other = tally("copy", "another")
+    assert other["cached"] >= 150 - WINDOW
+    assert other["total_tokens"] + other["saved_tokens"] == whole["total_tokens"]
 
 
 def test_ten_kills_in_a_row_cost_at_most_ten_windows(served, tmp_path):
