@@ -47,6 +47,11 @@ def printable_values(value: Any) -> Any:
     return [printable_values(entry) for entry in value] if isinstance(value, list | tuple) else value
 
 
+ASCII: Final = str.maketrans(
+    {"↑": "^", "↓": "v", "±": "+", "–": "-", "→": ">", "×": "x", "∞": "inf", "…": ".", "·": "|", "─": "-"}
+)
+"""The signs of this program's texts, for what shows ASCII only: some terminals, the graph in Prefect's UI."""
+
 LONGEST_NAME: Final = 200
 """Bytes of a name: files are called after benchmarks, and no file system takes more than 255."""
 

@@ -94,7 +94,7 @@ def cached_task(
 
         return task(
             name=stage,
-            task_run_name="{step.name}",
+            task_run_name="{step.run_name}",
             cache_policy=CacheKeyFnPolicy(cache_key_fn=partial(_cache_key, stage, stage_function)),
             persist_result=True,
             result_serializer="json",

@@ -200,7 +200,7 @@ def _expected(store: Store, requests: ArtifactRef, setup: InferSetup) -> int | N
     return requests.rows * setup.sampling.num_samples if is_text else None
 
 
-@task(name="errors", task_run_name="{step.name}", persist_result=False)
+@task(name="errors", task_run_name="{step.run_name}", persist_result=False)
 def check_errors(step: Step[ErrorBudget], tally: Accounts) -> None:
     """Fails where more requests failed than the config allows: what was answered is scored and published
     all the same."""

@@ -80,7 +80,7 @@ def launch_of(setup: InferSetup) -> Launch:
     return Launch(model.name, model.served_name, server, model.path, setup.base_dir, model.peft)
 
 
-@task(name="serve", task_run_name="{step.name}", persist_result=False)
+@task(name="serve", task_run_name="{step.run_name}", persist_result=False)
 def serve(step: Step[ServeSetup]) -> Served:
     """Starts the model's server and returns once it is ready; waits while others hold the GPUs.
 
@@ -103,7 +103,7 @@ def serve(step: Step[ServeSetup]) -> Served:
     return Served(server=running)
 
 
-@task(name="release", task_run_name="{step.name}", persist_result=False)
+@task(name="release", task_run_name="{step.run_name}", persist_result=False)
 def release(step: Step[ServeSetup], server: Served) -> None:
     """Ends the model's server, and keeps its log."""
     if server.server is None:
@@ -131,7 +131,7 @@ def _keep_log(setup: ServeSetup, folder: Path) -> None:
     if_possible(lambda: create_markdown_artifact(page, key=key, description=f"Log of the server of {name}"))
 
 
-@task(name="canaries", task_run_name="{step.name}", persist_result=False)
+@task(name="canaries", task_run_name="{step.run_name}", persist_result=False)
 def canaries(
     step: Step[InferSetup], requests: Sequence[ArtifactRef], count: int, workspace: Workspace
 ) -> CanaryReport:

@@ -26,7 +26,7 @@ from flows.eval.run import Run
 from flows.plan.build import make_plan
 from flows.plan.steps import Plan
 from flows.plan.stopping import all_asked
-from metrics.errors import ConfigError
+from metrics.errors import ASCII, ConfigError
 from tasks.caching import Workspace
 from tasks.models.config import ModelConfig, leaves_thought_open
 from tasks.models.engine import interrupted
@@ -184,7 +184,8 @@ def asking_stops_on_termination() -> Iterator[None]:
 
 
 def flow_run_name() -> str:
-    """Name of a flow run: as asked for, else the benchmark and the time it began."""
+    """Name of a flow run: as asked for, else the benchmark and the time it began. In ASCII, as the graph of
+    a night can show it."""
     parameters = flow_run.parameters
     options, config = parameters.get("options"), parameters.get("config")
     name = getattr(options, "run_name", None) or (
@@ -193,7 +194,7 @@ def flow_run_name() -> str:
     benchmark = getattr(config, "name", None) or (
         config.get("name") if isinstance(config, dict) else "evaluation"
     )
-    return str(name or f"{benchmark} {datetime.now(UTC):%Y-%m-%d %H:%M:%S}")
+    return str(name or f"{benchmark} {datetime.now(UTC):%Y-%m-%d %H:%M:%S}").translate(ASCII)
 
 
 def run_id_of(name: str, unique: str) -> str:

@@ -12,11 +12,8 @@ from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
-from metrics.errors import printable
+from metrics.errors import ASCII, printable
 
-ASCII = str.maketrans(
-    {"↑": "^", "↓": "v", "±": "+", "–": "-", "→": ">", "×": "x", "∞": "inf", "…": ".", "·": "|", "─": "-"}
-)
 GAPS = (3, 2)
 """Blanks between two columns: as many as fit."""
 INDENT = 4

@@ -15,6 +15,7 @@ import numpy as np
 import orjson
 from pydantic import BaseModel, ConfigDict
 
+from metrics.errors import ASCII
 from tasks.store.storage import ArtifactRef
 
 CHUNK_BYTES = 1 << 20
@@ -126,7 +127,7 @@ class Step(BaseModel, Generic[T]):
     """One task run to be.
 
     Of a step only ``identity`` enters the cache key: all that can change the rows, beside the artifacts
-    they are made from. ``name`` is the run name in the Prefect UI.
+    they are made from.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
@@ -147,6 +148,11 @@ class Step(BaseModel, Generic[T]):
             make a class of its own in the module that asks for it first, which is another one in a process
             that imported stages in another order, and there a step could not be read."""
             return cls
+
+    @property
+    def run_name(self) -> str:
+        """Name of the task run, in ASCII: the graph in Prefect's UI leaves other signs out."""
+        return self.name.translate(ASCII)
 
     def at(self, place: str, **about: str) -> "Step[T]":
         """The same step at one place of the grid of models, prompts and partitions, named so."""

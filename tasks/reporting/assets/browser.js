@@ -1,6 +1,15 @@
 // The list of samples: search, filters, order, and one sample beside it. Only the rows in sight are in the document.
 
-const ROW_HEIGHT = 58;
+const ROW_HEIGHT = 80;
+
+// A row of the list: whose sample it is, what was asked (once that is unpacked), how it scored, what was answered.
+function listRow(name, places, asked, badges, answer) {
+  return [
+    element('div', { class: 'row-head' }, element('b', { text: name }), element('span', { class: 'dim', text: places.join(' · ') })),
+    element('div', { class: 'row-asked', dir: 'auto', text: asked }),
+    element('div', { class: 'row-answer' }, element('span', { class: 'badges' }, ...badges), element('span', { class: 'row-text', dir: 'auto', text: answer || '(no text)' })),
+  ];
+}
 
 class Browser {
   constructor(store, texts, view) {
@@ -182,6 +191,21 @@ class Browser {
     }
   }
 
+  // Above a sample: back to the list where that is hidden, the samples before and after it, and its place.
+  steps() {
+    const step = (by, text) => element('button', {
+      type: 'button', class: 'quiet', text, 'data-step': by, disabled: this.shown[this.chosen + by] === undefined,
+      onclick: async () => {
+        await this.choose(this.chosen + by, { read: true, address: true });
+        this.detail.querySelector(`[data-step="${by}"]`)?.focus({ preventScroll: true });
+      },
+    });
+    return element('nav', { class: 'steps', 'aria-label': 'Samples' },
+      element('button', { type: 'button', class: 'quiet back', text: '← List', onclick: () => this.back() }),
+      step(-1, 'Previous'), step(1, 'Next'),
+      element('span', { class: 'dim', text: `${count(this.chosen + 1)} of ${count(this.shown.length)}` }));
+  }
+
   back() {
     byId('browser').classList.remove('reading');
     this.query.delete('sample');
@@ -241,5 +265,6 @@ async function openBrowser(stores, makeView) {
   });
   browser.start();
   for (const store of stores) await store.unpackAll();
+  browser.draw();
   document.documentElement.dataset.ready = 'true';
 }

@@ -107,10 +107,8 @@ class CompareBrowserView {
       return element('span', { class: `chip ${kind}`, title: pair, text: `${sides.join(' → ')}${name}` });
     });
     const names = Object.values(index.facets).filter(({ values }) => values.length > 1).slice(0, 2).map(({ values, codes }) => values[codes[row]]);
-    return [
-      element('div', { class: 'row-head' }, element('b', { text: index.name[row] }), element('span', { class: 'dim', text: names.join(' · ') }), element('span', { class: 'badges' }, ...badges)),
-      element('div', { class: 'row-text', dir: 'auto', text: c >= 0 ? this.candidate.index.snippet[c] : this.base.index.snippet[b] }),
-    ];
+    const [store, at] = c >= 0 ? [this.candidate, c] : [this.base, b];
+    return listRow(index.name[row], names, store.asked(at), badges, store.index.snippet[at]);
   }
 
   async side(store, row) {
@@ -127,7 +125,7 @@ class CompareBrowserView {
     const facets = Object.entries(this.index.facets).map(([name, { values, codes }]) => (codes[row] < 0 ? null : `${name}: ${values[codes[row]]}`)).filter(Boolean);
     return [
       element('header', {},
-        element('button', { type: 'button', class: 'quiet back', text: '← List', onclick: () => browser.back() }),
+        browser.steps(),
         element('h3', { text: `Item ${this.index.name[row]}` }),
         element('p', { class: 'dim', text: facets.join(' · ') }),
         there.length === 2 ? toggle : null),

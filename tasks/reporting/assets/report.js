@@ -88,10 +88,7 @@ class RunBrowserView {
     });
     if (index.failed[row]) badges.unshift(badge('unscored', 'failed'));
     const names = Object.values(index.facets).slice(0, 2).filter(({ values }) => values.length > 1).map(({ values, codes }) => values[codes[row]]);
-    return [
-      element('div', { class: 'row-head' }, element('b', { text: index.name[row] }), element('span', { class: 'dim', text: names.join(' · ') }), element('span', { class: 'badges' }, ...badges)),
-      element('div', { class: 'row-text', dir: 'auto', text: index.snippet[row] || '(no text)' }),
-    ];
+    return listRow(index.name[row], names, this.store.asked(row), badges, index.snippet[row]);
   }
 
   async detail(row, browser) {
@@ -100,7 +97,7 @@ class RunBrowserView {
     const facets = Object.entries(index.facets).map(([name, { values, codes }]) => (codes[row] < 0 ? null : `${name}: ${values[codes[row]]}`)).filter(Boolean);
     return [
       element('header', {},
-        element('button', { type: 'button', class: 'quiet back', text: '← List', onclick: () => browser.back() }),
+        browser.steps(),
         element('h3', { text: `Item ${index.name[row]}` }),
         element('p', { class: 'dim', text: [...(index.name[row] === index.item[row] ? [] : [index.item[row]]), ...facets].join(' · ') }),
         this.siblings(row)),

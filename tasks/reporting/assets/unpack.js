@@ -10,6 +10,29 @@ async function unpackElement(node) {
   return new Response(stream).json();
 }
 
+function lastMessage(question) {
+  const content = messages(question)?.at(-1)?.content;
+  const parts = Array.isArray(content) ? content.map((part) => part.text ?? `[${part.type}]`).join(' ') : content;
+  return typeof parts === 'string' ? parts : question.prompt;
+}
+
+// The beginning and the end that all texts have in common; whole words only.
+function sharedEnds(first, others) {
+  let [start, end] = [first.length, first.length];
+  for (const other of others) {
+    let at = 0;
+    while (at < start && first[at] === other[at]) at++;
+    start = at;
+    const most = Math.min(end, other.length - start, first.length - start);
+    at = 0;
+    while (at < most && first[first.length - 1 - at] === other[other.length - 1 - at]) at++;
+    end = at;
+  }
+  while (start > 0 && /\S/.test(first[start - 1])) start--;
+  while (end > 0 && /\S/.test(first[first.length - end])) end--;
+  return [first.slice(0, start), first.slice(first.length - end)];
+}
+
 class Store {
   // The samples of one run: `index` at once, `sample(i)` and `question(i)` when their block is there.
   constructor(name) {
@@ -18,6 +41,7 @@ class Store {
     this.blocks = new Array(this.nodes.length);
     this.ready = 0;
     this.questions = [];
+    this.shared = ['', '']; // the beginning and the end that all questions have in common
     this.onblock = () => {};
   }
 
@@ -76,10 +100,27 @@ class Store {
     return this.questions[number];
   }
 
+  // What tells a question from the others: its last message, without what all have in common.
+  asked(row) {
+    const question = this.questions[this.index.question[row]];
+    if (!question) return '';
+    const text = lastMessage(question);
+    const [start, end] = this.shared;
+    const framed = text.length > start.length + end.length && text.startsWith(start) && text.endsWith(end);
+    const own = framed ? text.slice(start.length, text.length - end.length) : text;
+    return own.trim().split('\n\n').at(-1);
+  }
+
+  findShared() {
+    const [first, ...others] = [...new Set(this.questions.slice(0, 500).filter(Boolean).map(lastMessage))];
+    if (others.length) this.shared = sharedEnds(first, others);
+  }
+
   async unpackAll() {
     for (let b = 0; b < this.nodes.length; b++) {
       await this.block(b);
       await new Promise((resolve) => setTimeout(resolve));
     }
+    this.findShared();
   }
 }

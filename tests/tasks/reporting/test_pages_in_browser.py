@@ -802,3 +802,37 @@ def test_a_night_of_60_benchmarks_by_3_models_is_a_page(browser: Any, tmp_path: 
     assert not page.locator("details.table").evaluate("node => node.open")
     assert opened.logged == []
     opened.context.close()
+
+
+def test_a_row_of_the_list_says_whose_answer_it_is_and_what_was_asked(
+    browser: Any, pages: dict[str, Path]
+) -> None:
+    for name, width in (("report", 390), ("report", 1280), ("comparison", 1280)):
+        opened = Opened(browser, pages[name], viewport={"width": width, "height": 900})
+        page = opened.ready()
+        row = page.locator(".row").nth(2)
+        wait_until(page, "document.querySelectorAll('.row-asked')[2].textContent.startsWith('2')")
+        assert row.locator(".row-asked").inner_text() == "2", "without what all questions have in common"
+        if name == "report":
+            assert row.locator(".row-head .dim").inner_text().startswith("small")
+            assert row.locator(".row-head .dim").evaluate("one => one.scrollWidth <= one.clientWidth")
+        within = (
+            "one => one.getBoundingClientRect().bottom <= one.closest('.row').getBoundingClientRect().bottom"
+        )
+        assert all(part.evaluate(within) for part in row.locator("*").all())
+        opened.context.close()
+
+
+def test_previous_and_next_go_through_the_list(browser: Any, pages: dict[str, Path]) -> None:
+    opened = Opened(browser, pages["report"], viewport={"width": 390, "height": 900})
+    page = opened.ready()
+    page.locator(".row").first.click()
+    wait_until(page, "document.querySelector('.steps .dim')?.textContent === '1 of 80'")
+    assert page.get_by_role("button", name="Previous").is_disabled()
+    page.get_by_role("button", name="Next").click()
+    wait_until(page, "document.querySelector('.steps .dim').textContent === '2 of 80'")
+    assert page.locator(".detail h3").inner_text() == "Item questions.jsonl:2"
+    assert page.evaluate("document.activeElement.textContent") == "Next"
+    page.get_by_role("button", name="Previous").click()
+    wait_until(page, "document.querySelector('.steps .dim').textContent === '1 of 80'")
+    opened.context.close()
