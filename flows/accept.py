@@ -17,8 +17,8 @@ app = new_app()
 
 @app.command(epilog=examples('python -m flows.accept nightly-9f2c… --reason "the new checkpoint is meant"'))
 def accept_command(
-    night: Annotated[str, typer.Argument(metavar="NIGHT", help="Its run's id, as its page names it")],
-    reason: Annotated[str, typer.Option(metavar="TEXT", help="Why: pages and messages say it")],
+    night: Annotated[str, typer.Argument(metavar="NIGHT", help="Run id of the night, as its page shows it")],
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="Reason, which pages and messages show")],
     store: Annotated[
         str | None, typer.Option(metavar="URI", help="The store; default: the project's own")
     ] = None,
@@ -39,10 +39,10 @@ def accept(store: Store, run_id: str, reason: str, by: str) -> Night:
     suite = suites[0][0]
     reason = reason.strip()
     if not reason:
-        raise ConfigError("--reason: expected why the night is as it should be, got nothing")
+        raise ConfigError("--reason: expected the reason for the change, got nothing")
     found = find_night(store, suite, run_id)
     if found is None or not found.ended or not all(entry.ok for entry in found.evaluations):
-        raise ConfigError(f"night '{run_id}' is not complete: accept one whose evaluations all are")
+        raise ConfigError(f"night '{run_id}' is not complete; accept a night whose evaluations all succeeded")
     if found.stopped:
         raise ConfigError(f"night '{run_id}': {STOPPED}")
     acceptance = Acceptance(at=now(), by=by, reason=reason)

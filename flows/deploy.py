@@ -27,9 +27,11 @@ app = new_app()
 )
 def deploy_command(
     suite: Annotated[Path, typer.Argument(metavar="SUITE", help="YAML file of the suite")],
-    cron: Annotated[str, typer.Option(help="When: minute hour day month weekday, such as '30 2 * * *'")],
-    timezone: Annotated[str, typer.Option(help="Of these times, such as Europe/Berlin")] = "UTC",
-    name: Annotated[str | None, typer.Option(help="The deployment's; default: the suite's name")] = None,
+    cron: Annotated[str, typer.Option(help="Schedule: minute hour day month weekday, such as '30 2 * * *'")],
+    timezone: Annotated[str, typer.Option(help="Time zone of the schedule, such as Europe/Berlin")] = "UTC",
+    name: Annotated[
+        str | None, typer.Option(help="Name of the deployment; default: the suite's name")
+    ] = None,
 ) -> None:
     """Registers a suite that runs on a schedule."""
     from flows.suite.plan import SuiteOptions, check_suite, load_suite

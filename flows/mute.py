@@ -29,9 +29,9 @@ def mute_command(
     until: Annotated[
         str, typer.Option(metavar="DATE", help="First day on which it decides again; today ends a mute")
     ],
-    reason: Annotated[str, typer.Option(metavar="TEXT", help="Why: pages and messages say it")],
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="Reason, which pages and messages show")],
     suite: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Of which suite; needed where the store has several")
+        str | None, typer.Option(metavar="NAME", help="Suite of the pair; needed if the store has several")
     ] = None,
     store: Annotated[
         str | None, typer.Option(metavar="URI", help="The store; default: the project's own")
@@ -47,11 +47,11 @@ def mute_command(
 def mute(store: Store, suite: str | None, pair: str, until: str, reason: str, by: str) -> Mute:
     """Mutes a pair, and has it told. Raises ConfigError for a pair, a suite or a date that is none."""
     if not reason.strip():
-        raise ConfigError("--reason: expected why the pair is not to decide, got nothing")
+        raise ConfigError("--reason: expected a reason, got nothing")
     chosen = _suite(store, suite)
     last = past_nights(store, chosen)[-1:]
     if not last:
-        raise ConfigError(f"suite '{chosen}' has no night yet: nothing is there to be muted")
+        raise ConfigError(f"suite '{chosen}' has no night yet: so there is no pair to mute")
     _check_pair(store, last[0], pair)
     made = Mute(pair=pair, until=_day(until), at=now(), by=by, reason=reason.strip())
     add_mute(store, chosen, made)

@@ -368,7 +368,7 @@ app = new_app()
 def power_command(
     config: Annotated[Path, typer.Argument(help="YAML file of the evaluation")],
     margin: Annotated[
-        float, typer.Option(min=0, help="loss that a gate lets pass, in the metric's units")
+        float, typer.Option(min=0, help="loss that a gate accepts, in the metric's units")
     ] = 0.02,
     power: Annotated[float, typer.Option(min=0.5, max=0.999, help="chance that the gate decides")] = 0.8,
     alpha: Annotated[float, typer.Option(min=0.0001, max=0.5, help="level of the gate")] = 0.05,

@@ -139,7 +139,7 @@ def _wrong(
 ) -> str | None:
     """What is wrong with the calls made; None: nothing. Each call that is due takes the first that fits."""
     if len(due) != len(made):
-        return f"{len(made)} calls, and {len(due)} are due"
+        return f"{len(made)} calls, expected {len(due)}"
     left = list(made)
     for expected in due:
         candidates = left[:1] if ordered else left
@@ -155,7 +155,7 @@ def _misfit(
 ) -> str | None:
     """Why a call is not the one expected; None: it is."""
     if call["name"] not in (expected.name, expected.name.replace(".", "_")):
-        return f"{call['name']} is called, and {expected.name} is due"
+        return f"{call['name']} is called, expected {expected.name}"
     arguments = call["arguments"]
     if not isinstance(arguments, Mapping):
         return f"the arguments of {expected.name} are no JSON object: {arguments!r:.80}"

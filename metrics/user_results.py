@@ -67,7 +67,7 @@ def _only(repeats: Sequence[Any], name: str, index: int) -> Any:
     if len(repeats) != 1:
         raise MetricError(
             f"metric {name!r} returned {len(repeats)} values for row {index}; it is called with one "
-            "prediction, so one is due",
+            "prediction, expected one",
             index,
         )
     return repeats[0]

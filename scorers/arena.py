@@ -167,7 +167,7 @@ class ArenaScorer(GenerationScorer):
         requests = self.requests(batch, metric)
         if len(replies) != len(requests):
             raise ScorerError(
-                f"{len(replies)} replies of judges for {len(requests)} requests; one each is due"
+                f"{len(replies)} replies of judges for {len(requests)} requests; expected one each"
             )
         found = [self._game(request, reply) for request, reply in zip(requests, replies, strict=True)]
         found += [

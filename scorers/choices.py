@@ -171,7 +171,7 @@ def _require_equal_lengths(
         row = int(wrong[0])
         raise ScorerError(
             f"item {columns.item_ids[row]!r} has {one.lengths[row]} {what} for {other.lengths[row]} {than}; "
-            "as many are due"
+            "expected as many"
         )
 
 

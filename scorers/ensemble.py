@@ -114,7 +114,7 @@ class EnsembleScorer(AddedMetricScorer):
             start = end
         if start != len(replies):
             raise ScorerError(
-                f"{len(replies)} replies for the {start} requests of an ensemble; one each is due"
+                f"{len(replies)} replies for the {start} requests of an ensemble; expected one each"
             )
         return shares
 

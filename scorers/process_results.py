@@ -141,8 +141,8 @@ class ProcessResultsScorer(BaseScorer):
             names = sorted({metric.name for metrics in self.metrics.values() for metric in metrics})
             if len(names) != 1:
                 raise ScorerError(
-                    f"{batch.name(row)}: process_results returned {type(result).__name__}; a dictionary with "
-                    f"an entry for each of {', '.join(names)} is due"
+                    f"{batch.name(row)}: process_results returned {type(result).__name__}; expected a "
+                    f"dictionary with an entry for each of {', '.join(names)}"
                 )
             result = {names[0]: result}
         try:

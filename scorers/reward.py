@@ -71,7 +71,7 @@ class RewardModelScorer(GenerationScorer):
         rows = np.flatnonzero(batch.scored).tolist()
         if len(replies) != len(rows):
             raise ScorerError(
-                f"{len(replies)} replies of the reward model for {len(rows)} requests; one each is due"
+                f"{len(replies)} replies of the reward model for {len(rows)} requests; expected one each"
             )
         values: list[float | None] = [None] * len(batch)
         errors: list[str | None] = [None] * len(batch)
@@ -96,7 +96,8 @@ class RewardModelScorer(GenerationScorer):
             raise ScorerError(f"the reward model raised {described(error)}") from error
         if len(rewards) != len(rows):
             raise ScorerError(
-                f"the reward model returned {len(rewards)} numbers for {len(rows)} responses; one each is due"
+                f"the reward model returned {len(rewards)} numbers for {len(rows)} responses; expected one "
+                "each"
             )
         values: list[Any] = [None] * len(batch)
         for row, reward in zip(rows, rewards, strict=True):

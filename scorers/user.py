@@ -129,7 +129,9 @@ class UserScorer(BaseScorer):
         try:
             values = as_json(list(result))
         except TypeError as error:
-            raise ScorerError(f"scorer {self.name!r} returned {error}; a number per sample is due") from error
+            raise ScorerError(
+                f"scorer {self.name!r} returned {error}; expected a number per sample"
+            ) from error
         if len(values) != len(batch):
             raise ScorerError(f"scorer {self.name!r} returned {len(values)} numbers for {len(batch)} samples")
         return score_values(batch, metric, values, [f"scorer {self.name!r} gave no number"] * len(batch))

@@ -51,7 +51,7 @@ def compare_command(
         str | None, typer.Option(help="facet: every two of its values within the run BASE")
     ] = None,
     unpaired: Annotated[
-        bool, typer.Option("--unpaired", help="two samples of items: nothing is joined")
+        bool, typer.Option("--unpaired", help="compare as two samples: items are not joined")
     ] = False,
     flips: Annotated[int, typer.Option(min=0, help="flipped items named for each pair")] = 5,
 ) -> None:

@@ -169,7 +169,7 @@ def _write_page(page: Path, compared: ComparedRuns) -> None:
     """Raises DataError for runs whose samples are not in folders."""
     base, candidate = compared.base, compared.candidate
     if base == candidate:
-        raise DataError("it shows the samples of two runs side by side, and this is one")
+        raise DataError("it shows the samples of two runs side by side, and there is one run")
     absent = [name for name in (base, candidate) if not Path(name).is_dir()]
     if absent:
         verb = "is" if len(absent) == 1 else "are"

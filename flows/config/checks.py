@@ -110,7 +110,7 @@ def facet_problems(config: EvalConfig, first_item: Item) -> Iterator[Problem]:
         if not any(_has_field(item.data, facet) for item in items):
             known = [*CELL_FACETS, *fields, *(f"item.{name}" for name in fields)]
             known += [f"{before}{name}" for name in told or () for before in ("", "metadata.")]
-            message = f"facet '{facet}' is neither a field of the items nor known of a model"
+            message = f"facet '{facet}' is neither a field of the items nor a facet of the models"
             listed = ", ".join(sorted(fields))
             yield Problem(at, f"{message}{nearest(facet, known)} (fields of the items: {listed})")
 

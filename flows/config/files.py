@@ -121,8 +121,8 @@ def _kept(config: EvalConfig, file: NamedFile, output: Path) -> str | None:
     asked = [model.name for model in config.models if provider_of(model, base).asks]
     if asked:
         raise ConfigError(
-            f"--output {output}: its {RESPONSES} is read ({file.key}: {file.name}) and stays as it is, so "
-            f"responses of {', '.join(asked)} have no place there; name another folder by --output"
+            f"--output {output}: the run reads its {RESPONSES} ({file.key}: {file.name}), so it can't "
+            f"write the responses of {', '.join(asked)} there; name another folder by --output"
         )
     return over.name
 

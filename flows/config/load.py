@@ -137,7 +137,7 @@ def choose_configs(inputs: CommandInputs) -> ChosenConfigs:
     """The evaluations, user code imported and everything checked; raises NightjarError."""
     if inputs.from_samples is not None:
         if inputs.models:
-            raise ConfigError("--from-samples takes the answers of the logs, and no --model is asked")
+            raise ConfigError("--from-samples takes the answers of the logs; leave --model out")
         return ChosenConfigs(_rescored(inputs.from_samples, inputs.include_path))
     if inputs.tasks is not None:
         return _chosen_by_name(inputs, inputs.names, strict=True)
@@ -228,7 +228,7 @@ def _tried(name: str, configs: Sequence[EvalConfig], trials: "Trials") -> dict[s
 
 def _chosen_by_name(inputs: CommandInputs, names: Sequence[str], strict: bool) -> ChosenConfigs:
     if inputs.configs:
-        raise ConfigError("--tasks and CONFIG name benchmarks both; give one of them (models go into --set)")
+        raise ConfigError("--tasks and CONFIG both name benchmarks; give one of them (models go into --set)")
     if not inputs.include_path:
         raise ConfigError(
             "--tasks needs --include-path DIR: the folder with the YAML files of the benchmarks"

@@ -83,7 +83,7 @@ class EvalConfig(BenchmarkFields):
     statistics: StatisticsConfig = Field(default_factory=StatisticsConfig, description="Error bars")
     answers: Answers = Field(
         default="reuse",
-        description="Which kept answers of the models serve: the newest (reuse), those that this night asked "
+        description="Which kept answers are used: the newest (reuse), those that this night asked "
         "for (fresh), or those that are not too old ({max_age: 20h})",
     )
     canaries: int = Field(
@@ -280,7 +280,7 @@ class Against(BaseModel):
     baseline: tuple[tuple[str, ...], ...] = Field(
         min_length=1, description="Runs of each night of the baseline, oldest first: folders or ids"
     )
-    seed: int = Field(default=0, ge=0, description="Of the random order that items are asked in")
+    seed: int = Field(default=0, ge=0, description="Seed of the random order of the items")
 
 
 class RunOptions(BaseModel):

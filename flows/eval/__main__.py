@@ -58,19 +58,19 @@ def evaluate_command(
     overrides: Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE, over the config")] = None,
     model: Annotated[
         list[str] | None,
-        typer.Option(help="Instead of the config's models: one of them by name, or another; repeatable"),
+        typer.Option(help="Model to evaluate: one of the config's by name, or another; repeatable"),
     ] = None,
     base_url: Annotated[
-        str | None, typer.Option(help="Its address; without, that of the config's first endpoint")
+        str | None, typer.Option(help="Address of --model; default: the config's first endpoint")
     ] = None,
     api: Annotated[str | None, typer.Option(help="chat or completions")] = None,
-    api_key_env: Annotated[str | None, typer.Option(help="Environment variable that holds its key")] = None,
+    api_key_env: Annotated[str | None, typer.Option(help="Environment variable with the API key")] = None,
     model_path: Annotated[
         list[str] | None,
-        typer.Option(help="Folder of weights, or pattern of them, served here for the run; repeatable"),
+        typer.Option(help="Folder of weights to serve and evaluate, or a pattern; repeatable"),
     ] = None,
     serve: Annotated[
-        str | None, typer.Option(help="What serves them: vllm, … (python -m flows.catalog servers)")
+        str | None, typer.Option(help="Server for --model-path: vllm, … (python -m flows.catalog servers)")
     ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first items")] = None,
     samples: Annotated[
@@ -93,25 +93,21 @@ def evaluate_command(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan, send nothing")] = False,
     show_prompts: Annotated[
         int | None,
-        typer.Option(min=0, help="The first N items as they are asked, sending nothing; --dry-run shows 1"),
+        typer.Option(min=0, help="Show the first N prompts and send nothing; --dry-run shows 1"),
     ] = None,
     no_data: Annotated[
-        bool, typer.Option("--no-data", help="With --dry-run: leave the dataset unopened")
+        bool, typer.Option("--no-data", help="With --dry-run: do not open the dataset")
     ] = False,
     force: Annotated[
         bool,
-        typer.Option(
-            "--force", help="Run although some pairs raise on the first item: the others are computed"
-        ),
+        typer.Option("--force", help="Run even if pairs fail on the first item; the others are computed"),
     ] = False,
     task_runner: Annotated[str, typer.Option(help="threads, processes, dask or dask:ADDRESS")] = "threads",
     workers: Annotated[
         int | None,
-        typer.Option(min=1, help="Processes that compute, 1: the run's own; default: one a core if large"),
+        typer.Option(min=1, help="Processes for computing; default: 1, or one a core for large runs"),
     ] = None,
-    against: Annotated[
-        str | None, typer.Option(help="Run that the outcome is compared with, by --gate: folder or run id")
-    ] = None,
+    against: Annotated[str | None, typer.Option(help="Baseline for --gate: output folder or run id")] = None,
     gate: Annotated[
         Path | None, typer.Option(help="Gate file: exit 1 for a regression, 3 if it can't tell")
     ] = None,
@@ -180,7 +176,7 @@ def _held_against(
 
     if len(chosen.configs) != 1:
         names = ", ".join(config.name for config in chosen.configs)
-        raise ConfigError(f"--against {run}: it is one evaluation's, and these are several: {names}")
+        raise ConfigError(f"--against {run} takes one benchmark, got several: {names}")
     found = against_run(run, gate, chosen.configs[0], options.store)
     return options.model_copy(update={"against": found})
 

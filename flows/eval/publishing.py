@@ -129,7 +129,7 @@ def _send(run: Run, folder: Path) -> Iterator[str]:
         manifest = json.loads((folder / MANIFEST).read_text("utf-8"))
         write_json(folder / MANIFEST, manifest | {"published": sent})
     except OSError as error:
-        told = f"where it was published does not stand in {MANIFEST}: {error}"
+        told = f"where it was published could not be written into {MANIFEST}: {error}"
         logger.warning("%s", told)
         yield told
 
@@ -509,7 +509,7 @@ class Evaluation:
             return _read(self.folder / "results.parquet")
         except FileNotFoundError as error:
             raise DataError(
-                f"{self.folder} holds no results.parquet: the run did not get that far"
+                f"{self.folder} holds no results.parquet: the run ended before it was written"
             ) from error
 
     @cached_property
@@ -518,7 +518,9 @@ class Evaluation:
         try:
             document: dict[str, Any] = json.loads((self.folder / "manifest.json").read_text(encoding="utf-8"))
         except FileNotFoundError as error:
-            raise DataError(f"{self.folder} holds no manifest.json: the run did not get that far") from error
+            raise DataError(
+                f"{self.folder} holds no manifest.json: the run ended before it was written"
+            ) from error
         return document
 
     def items(self) -> pa.Table:

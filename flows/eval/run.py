@@ -479,8 +479,8 @@ def check_runner(config: EvalConfig, runner: str | None = None) -> None:
     served = [model.name for model in config.models if model.server is not None]
     if served and config.turns is not None:
         raise ConfigError(
-            f"model '{served[0]}' is served for one turn, and the benchmark has turns; start the server "
-            "yourself and name its base_url"
+            f"model '{served[0]}': the run stops its server after the first turn, and the benchmark has "
+            "several; start the server yourself and name its base_url"
         )
     if served and "dask" in name.lower():
         raise ConfigError(

@@ -204,8 +204,7 @@ def _shortened_failures(failures: list[str]) -> str:
 
 
 FORCE = (
-    "with --force the run starts all the same: the other pairs are computed, and of these each that raises "
-    "on a response, too, is marked as failed"
+    "--force runs all the same: a pair that raises on a response is marked as failed, the others are computed"
 )
 
 
@@ -487,7 +486,7 @@ def _expectation(expected: dict[str, Any], currency: str | None) -> str:
         f"{said} tokens sent",
     ]
     if answers is None:
-        parts.append("no bound of the tokens received (max_tokens)")
+        parts.append("no limit on the tokens received (max_tokens)")
     elif answers:
         parts.append(f"at most {numbers.count(answers)} received")
     if cost:

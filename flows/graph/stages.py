@@ -605,7 +605,7 @@ def _unreadable(graph: Graph, entry: PairStatistics) -> list[FailedPart]:
         read = readings.pop((cell.model, cell.prompt), [])
         reason = next((error for _, error in read if error), None)
         if reason and not any(scored for scored, _ in read):
-            said = f"nothing that {entry.pair.asks} said of {len(read)} responses could be read"
+            said = f"no reply of {entry.pair.asks} to {len(read)} responses could be read"
             lost.append(FailedPart(graph.plan.origin(cell), f"{said}; the first: {reason}"))
     return lost
 

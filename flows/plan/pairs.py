@@ -432,7 +432,7 @@ def read_calibrations(chosen: ScorerConfig | None, base_dir: str | Path) -> Scor
         except NightjarError as error:
             raise ConfigError(f"scorer.calibration: {error}") from error
         if not rows:
-            raise ConfigError(f"scorer.calibration: {chosen.calibration} is empty: human verdicts are due")
+            raise ConfigError(f"scorer.calibration: {chosen.calibration} is empty; expected human verdicts")
         return chosen.with_calibration(rows)
     if isinstance(chosen, EnsembleConfig):
         members = tuple(

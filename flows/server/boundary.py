@@ -127,7 +127,7 @@ class Address:
         """Why a request with these headers is refused; None if it may pass."""
         hosts = [value.decode("latin-1") for name, value in headers if name.lower() == b"host"]
         if len(hosts) != 1 or _name_of(hosts[0]) not in self.hosts:
-            return "this server is not known by that name"
+            return "unknown host name"
         origins = [value.decode("latin-1").lower() for name, value in headers if name.lower() == b"origin"]
         if any(origin not in self.origins for origin in origins):
             return "requests of other sites are refused"

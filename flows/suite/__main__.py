@@ -82,7 +82,7 @@ def _watch(loaded: Any, options: Any, run: Callable[[Any], tuple[int, bool]]) ->
             planned = plan_night(loaded, options, "watch")
             there = {entry.name: _files(entry) for entry in planned.evaluations}
         except OSError as error:  # a trainer removes old checkpoints while they are looked at
-            logger.warning("looked in vain, and look again: %s", error)
+            logger.warning("checkpoints could not be listed; looking again: %s", error)
             planned, there = None, {}
         due = {
             name: files

@@ -71,13 +71,13 @@ class SuiteBenchmark(BaseModel):
 
 
 class WatchConfig(BaseModel):
-    """Who is told that nobody watches the nights."""
+    """Address of a dead-man's switch for the watch."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     ping_url: str = Field(
         pattern=r"^https?://",
-        description="Asked for after every look of the watch: a dead-man's switch elsewhere",
+        description="Called after every look of the watch: a dead-man's switch elsewhere",
     )
 
 
@@ -86,7 +86,7 @@ class SuiteConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    name: str = Field(min_length=1, description="The suite's history goes by it")
+    name: str = Field(min_length=1, description="Name of the suite in the history")
     benchmarks: tuple[Annotated[SuiteBenchmark, BeforeValidator(_path_alone)], ...] = Field(min_length=1)
     models: tuple[ModelConfig, ...] = Field(
         (), description="Models for all benchmarks; without: each one's own"
@@ -96,7 +96,7 @@ class SuiteConfig(BaseModel):
     )
     gate: Gate | None = Field(None, description="The gate, or the name of its file")
     answers: Answers | None = Field(
-        None, description="Which kept answers serve, for all benchmarks; without: what each one says"
+        None, description="Which kept answers are used, for all benchmarks; default: what each one says"
     )
     canaries: int = Field(
         5, ge=0, description="Kept requests asked again before answers are reused: has the model changed?"
@@ -110,8 +110,8 @@ class SuiteConfig(BaseModel):
     timeout: Seconds | None = Field(
         None, description="How long a night may take, such as 6h; then it ends under the name TimedOut"
     )
-    watch: WatchConfig | None = Field(None, description="Who is told that nobody watches the nights")
-    seed: int = Field(0, ge=0, description="Of the random order in which a gate with stop has items asked")
+    watch: WatchConfig | None = Field(None, description="Address of a dead-man's switch for the watch")
+    seed: int = Field(0, ge=0, description="Seed of the random order of the items, for a gate with stop")
     base_dir: str = Field(".", description="Folder that paths are relative to: the suite file's")
 
     @field_validator("name", mode="after")

@@ -294,15 +294,16 @@ class UserStep:
             raise FilterError(f"filter {self.name!r} raised {described(error)}") from error
         if len(items) != len(resps):
             raise FilterError(
-                f"filter {self.name!r} returned {len(items)} items for {len(resps)}; one list per item is due"
+                f"filter {self.name!r} returned {len(items)} items for {len(resps)}; expected one list per "
+                "item"
             )
         shaped = [_as_list(item) for item in items]
         for position, (before, after) in enumerate(zip(resps, shaped, strict=True)):
             if len(after) > len(before) or (len(before) and not after):
                 raise FilterError(
                     f"filter {self.name!r} returned {len(after)} predictions for the {len(before)} responses "
-                    f"of item {position} of the batch; as many or fewer are due, at least one (None: no "
-                    "prediction)"
+                    f"of item {position} of the batch; expected at least one and no more than that "
+                    "(None: no prediction)"
                 )
         return shaped
 

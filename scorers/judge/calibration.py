@@ -74,7 +74,7 @@ class Labelled:
                 "one each is due"
             )
         if len(given) < 3:
-            raise ConfigError(f"calibration: {len(given)} grades of people; three and more are due")
+            raise ConfigError(f"calibration: {len(given)} grades of people; expected three or more")
         both = np.cov(given, predicted, ddof=0)
         at_end = float(((given <= bounds[0]) | (given >= bounds[1])).mean())
         return cls(
@@ -239,7 +239,7 @@ class Calibration:
         wrong."""
         if len(human) != len(judge):
             raise ConfigError(
-                f"calibration: {len(human)} human verdicts and {len(judge)} of the judge; one each is due"
+                f"calibration: {len(human)} human verdicts and {len(judge)} of the judge; expected one each"
             )
         right, wrong = sum(human), len(human) - sum(human)
         if not right or not wrong:

@@ -188,7 +188,7 @@ class LLMJudgeScorer(GenerationScorer):
         requests = self.requests(batch, metric)
         if len(replies) != len(requests):
             raise ScorerError(
-                f"{len(replies)} replies of judges for {len(requests)} requests; one each is due"
+                f"{len(replies)} replies of judges for {len(requests)} requests; expected one each"
             )
         by_row: dict[int, list[int]] = {}
         for place, request in enumerate(requests):

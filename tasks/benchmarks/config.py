@@ -54,7 +54,7 @@ class ContentPart(BaseModel):
     def _is_one_thing(self) -> "ContentPart":
         exactly_one(self, ("text", "image", "audio"), "a part of a message")
         if self.detail is not None and self.image is None:
-            raise ValueError("detail is of an image")
+            raise ValueError("detail belongs to an image")
         return self
 
     def source(self) -> tuple[str, str]:
@@ -452,8 +452,8 @@ def check_harness(fields: "BenchmarkFields") -> None:
     for key in native:
         if getattr(fields, key) not in (None, False):
             raise PlacedError(
-                "is of native benchmarks; a benchmark of lm-evaluation-harness is changed by its own keys "
-                "(doc_to_text, num_fewshot …)",
+                "belongs to native benchmarks; a benchmark of lm-evaluation-harness is changed by its own "
+                "keys (doc_to_text, num_fewshot …)",
                 key,
             )
 

@@ -287,7 +287,7 @@ def sentence(curve: LearningCurve, several: bool) -> str:
         slope, p = numbers.signed(curve.trend.slope, peak.value), numbers.p_value(curve.trend.p_adjusted)
         said.append(f"from one checkpoint to the next {slope} (p = {p})")
     elif len(curve.points) > 2:
-        said.append("no trend that can be told from chance")
+        said.append("no significant trend")
     if curve.worse is None:
         said.append("no later checkpoint is significantly worse")
     else:

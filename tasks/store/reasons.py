@@ -142,7 +142,7 @@ def read_reason(store: Store, stage: str, key: str) -> Reason | None:
         return None
 
 
-AGAIN = "computed again: the record was gone, damaged, refreshed, or of answers that no longer serve"
+AGAIN = "computed again: the record was gone, damaged, refreshed, or its answers no longer count"
 
 
 def keep_reason(store: Store, reason: Reason) -> Reason:

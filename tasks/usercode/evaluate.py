@@ -187,9 +187,9 @@ def _verdict(program: Program) -> CodeVerdict:
         )
     if name not in known:
         raise ConfigError(
-            "evaluate.load('code_eval') is asked about a program that was not asked about before it was to "
-            "be run: the function has to ask the same each time (nothing at random, nothing that depends on "
-            "a verdict)"
+            "evaluate.load('code_eval') got a program that the function did not ask for when it was called "
+            "first; it must ask for the same programs each time: nothing at random, nothing that depends "
+            "on a verdict"
         )
     found = known[name]
     if found.lost is not None:

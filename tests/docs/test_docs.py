@@ -34,7 +34,7 @@ OURS = {"flows", "tasks", "scorers", "metrics"}
 
 
 PAGES = [str(page.relative_to(ROOT)) for page in sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])]
-OWN = [name for name in PAGES if name not in ("docs/report.md", "docs/operations.md")]
+OWN = [name for name in PAGES if name not in ("docs/report.md", "docs/operations.md", "docs/replies.md")]
 """Pages whose names of files are all this checkout's."""
 
 

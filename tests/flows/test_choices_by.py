@@ -139,7 +139,7 @@ def test_a_models_known_letter_bias_is_found(evaluate, config, endpoint):
     ran = evaluate(config(60, sample_params={"num_samples": 4}), "--json")
     found = finding(ran, "position_bias")
     assert found["severity"] == "warning"
-    assert re.search(r"A was chosen in [45]\d % .* where 25 % were due", found["message"])
+    assert re.search(r"A was chosen in [45]\d % .* where 25 % were expected", found["message"])
 
 
 def test_letters_have_the_probabilities_that_the_server_gives_them(evaluate, config, endpoint):

@@ -139,7 +139,7 @@ def test_responses_of_others_have_no_place_beside_a_recording(folder: Path, eval
     ]
     refused = evaluate(write_config(folder, models=models))
     assert refused.code == 2
-    assert "responses of demo have no place there; name another folder by --output" in refused.err
+    assert "so it can't write the responses of demo there; name another folder by --output" in refused.err
     assert os.listdir(folder / "out") == ["responses.jsonl"]
     elsewhere = evaluate(write_config(folder, models=models), "--output", folder / "second")
     assert elsewhere.code == 0, elsewhere.err

@@ -146,6 +146,8 @@ def test_a_manifest_that_cannot_be_written_again_costs_no_numbers(
     monkeypatch.setattr("flows.eval.publishing.write_json", full)
     ran = evaluate(written(tmp_path, ["every_eval_ever"]), "--json")
     assert ran.code == 0, ran.err
-    told = "where it was published does not stand in manifest.json: [Errno 28] No space left on device"
+    told = (
+        "where it was published could not be written into manifest.json: [Errno 28] No space left on device"
+    )
     assert told in ran.document["message"]
     assert told in caplog.text

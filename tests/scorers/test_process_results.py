@@ -110,7 +110,7 @@ def test_single_metric_may_be_a_bare_number(make_batch):
 
 def test_bare_number_for_several_metrics_is_an_error(make_batch):
     with pytest.raises(
-        ScorerError, match="returned float; a dictionary with an entry for each of a, b is due"
+        ScorerError, match="returned float; expected a dictionary with an entry for each of a, b"
     ):
         scorer_of(lambda doc, results: 0.25, ["a", "b"]).process(make_batch(["x"]))
 

@@ -527,7 +527,7 @@ class Prompter:
     def _text_target(self, target: Any) -> str:
         if not isinstance(target, str):
             raise DatasetError(
-                f"{self._where}: doc_to_target gave {type(target).__name__} {target!r:.80}; text is due"
+                f"{self._where}: doc_to_target gave {type(target).__name__} {target!r:.80}; expected text"
             )
         return target
 
@@ -535,7 +535,7 @@ class Prompter:
         for choice in choices:
             if not isinstance(choice, str):
                 raise DatasetError(
-                    f"{self._where}: a choice is {type(choice).__name__} {choice!r:.80}; text is due"
+                    f"{self._where}: a choice is {type(choice).__name__} {choice!r:.80}; expected text"
                 )
         return choices
 

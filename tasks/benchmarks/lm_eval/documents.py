@@ -230,7 +230,7 @@ class Fields:
                 ) from error
         if not isinstance(value, list | tuple) or not value:
             raise DatasetError(
-                f"{self.where}: doc_to_choice gave {value!r:.120}; a list of at least one choice is due"
+                f"{self.where}: doc_to_choice gave {value!r:.120}; expected a list of at least one choice"
             )
         return list(value)
 

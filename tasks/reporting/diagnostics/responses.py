@@ -336,7 +336,7 @@ class Probe:
         predictions = [entry[0] if entry else None for entry in filtered]
         columns = [references] * len(texts)
         if not all(metric.bounded(columns, predictions) for metric in self.metrics):
-            raise FilterError("a metric may take for ever here")
+            raise FilterError("a metric may never end here")
         return any(1 in metric.evaluate(columns, predictions).score for metric in self.metrics)
 
     def outcome(self, text: str) -> Any:
@@ -509,7 +509,7 @@ def _pipeline(entry: Mapping[str, Any]) -> Extractor | None:
 
     def apply(texts: list[list[Any]], docs: list[Mapping[str, Any]]) -> list[list[Any]]:
         if not all(step.bounded(item) for step in pipeline.steps for item in texts):
-            raise FilterError(f"filter {pipeline.name!r} may take for ever here")
+            raise FilterError(f"filter {pipeline.name!r} may never end here")
         return pipeline.apply(texts, docs)
 
     return apply

@@ -143,7 +143,7 @@ def test_what_can_not_be_corrected_is_said() -> None:
     people = Correction(Labelled.of([1, 1, 0], [1, 0, 0]), "b")
     with pytest.raises(MetricError, match="one run is corrected by error rates"):
         compare_corrected(runs, (guessing, people), None, OPTIONS)
-    with pytest.raises(ConfigError, match="three and more are due"):
+    with pytest.raises(ConfigError, match="expected three or more"):
         Labelled.of([1, 0], [1, 0])
 
 

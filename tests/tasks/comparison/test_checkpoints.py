@@ -70,7 +70,7 @@ def test_the_first_checkpoint_that_is_worse_than_the_best_is_named(tmp_path: Pat
     assert worse
     assert "best at step 900" in said
     assert "step 1,100 (m-step-1100) is the first that is significantly worse: " in said
-    assert "no trend that can be told from chance" in said
+    assert "no significant trend" in said
     assert [row["worse"] for row in context["rows"]] == [False] * 4 + [True] * 2
     assert context["plots"][0].across == "step"
 
