@@ -64,8 +64,8 @@ def test_a_native_key_that_the_harness_replaces_is_refused(folder: Path) -> None
     with pytest.raises(ConfigError) as refused:
         load_config(folder / "sums.yaml", [MODELS, "prompt_template=x"])
     expected = (
-        "--set prompt_template: belongs to native benchmarks; a benchmark of lm-evaluation-harness is changed "
-        "by its own keys (doc_to_text, num_fewshot …)"
+        "--set prompt_template: belongs to native benchmarks; a benchmark of lm-evaluation-harness is "
+        "changed by its own keys (doc_to_text, num_fewshot …)"
     )
     assert str(refused.value) == expected
 

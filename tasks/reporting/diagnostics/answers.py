@@ -370,8 +370,8 @@ def _bias(who: str, asked: Asked) -> Iterator[Diagnostic]:
         "warning",
         f"{who}: {ascii_uppercase[place]} was chosen in {100 * found.chosen[place]:.0f} % of "
         f"{numbers.plural(len(asked.chosen), 'answer')}, where {100 * found.due[place]:.0f} % were expected "
-        f"(χ² = {found.statistic:.1f}, {found.degrees} degrees of freedom, p = {found.p_value:.2g}): the model "
-        "prefers the place, whatever the choice. Ask in several orders: sample_params.num_samples.",
+        f"(χ² = {found.statistic:.1f}, {found.degrees} degrees of freedom, p = {found.p_value:.2g}): the "
+        "model prefers the place, whatever the choice. Ask in several orders: sample_params.num_samples.",
         len(asked.chosen),
     )
 
