@@ -18,6 +18,8 @@ from typing import IO, TYPE_CHECKING
 from flows.config.schema import EvalConfig, RunOptions
 from metrics.errors import NightjarError
 from tasks.benchmarks.config import BenchmarkFields
+from tasks.datasets.config import DatasetError
+from tasks.datasets.items import FaultyRows
 from tasks.datasets.selection import Selection
 from tasks.models.providers.provider import provider_of
 from tasks.store.home import named_path
@@ -73,13 +75,26 @@ def check_dataset(
 
     benchmark = open_benchmark(fields)
     kept = _Kept(KEPT_BYTES, seen) if spool is None else _Spooled(spool)
-    items = kept.passing(selection.of(benchmark.items()))
+    faults: list[str] = []
+    items = kept.passing(_past(selection.of(benchmark.items()), faults))
     first = next(items, None)
-    if first is None:
+    if first is None and not faults:
         return CheckedDataset([], 0, 0, None)
-    check_templates(config, first, overrides)
-    missing = missing_references(config, benchmark, chain([first], items))
+    if first is not None and not faults:
+        check_templates(config, first, overrides)
+    missing = missing_references(config, benchmark, items if first is None else chain([first], items))
+    if faults:
+        raise DatasetError("\n".join([*faults, *([] if missing is None else [missing.sentence])]))
     return CheckedDataset(kept.close(), kept.held, kept.count, missing)
+
+
+def _past(items: "Iterator[Item]", faults: list[str]) -> "Iterator[Item]":
+    """The items, and those behind rows that are none: what is wrong with these goes into ``faults``."""
+    try:
+        yield from items
+    except FaultyRows as error:
+        faults.append(str(error))
+        yield from error.beside
 
 
 class ReadingBeside:

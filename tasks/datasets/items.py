@@ -89,7 +89,7 @@ def row_places(path: Path, positions: Collection[int], form: TextForm = AS_USUAL
         return {}
     try:
         numbered = path.suffix.lower() == ".jsonl" and form.encoding is None
-        rows = _numbers(path) if numbered else (row.place for row in read_rows(path, form))
+        rows = _numbers(path) if numbered else (row.place for row in _rows_of_file(path, form))
         last = max(positions)
         wanted = set(positions)
         return {
@@ -307,8 +307,19 @@ def type_name(value: Any) -> str:
 DERIVED_ID_DIGITS = 16
 FAULTS: Final = 20
 """Mistakes of a dataset that one refusal lists, at most."""
+BESIDE: Final = 1000
+"""Items behind a mistake that are kept, at most."""
 Cluster = str | Sequence[str] | None
 """Dotted path of the field whose equal values belong together, or of two that cross."""
+
+
+class FaultyRows(DatasetError):
+    """Rows that are no items. ``beside``: items read behind the first of them, BESIDE at most, in which
+    other mistakes can be looked for."""
+
+    def __init__(self, message: str, beside: Sequence[Item] = ()) -> None:
+        super().__init__(message)
+        self.beside = beside
 
 
 def open_dataset(config: DatasetConfig, base_dir: str | Path, cluster: Cluster = None) -> Iterator[Item]:
@@ -322,6 +333,7 @@ def open_dataset(config: DatasetConfig, base_dir: str | Path, cluster: Cluster =
     source = Path(config.path).name if config.path is not None else f"dataset {config.describe()}"
     places: dict[str, str] = {}
     faults: list[str] = []
+    beside: list[Item] = []
     doc_id = -1
     rows = source_rows(config, base_dir)
     while len(faults) < FAULTS:
@@ -345,10 +357,12 @@ def open_dataset(config: DatasetConfig, base_dir: str | Path, cluster: Cluster =
         else:
             if not faults:
                 yield item
+            elif len(beside) < BESIDE:
+                beside.append(item)
     if len(faults) == FAULTS:
         faults.append(f"{source}: these are the first {FAULTS} mistakes; there may be more")
     if faults:
-        raise DatasetError("\n".join(faults))
+        raise FaultyRows("\n".join(faults), beside)
     if doc_id < 0:
         raise DatasetError(f"{source} holds no items; a dataset needs at least one")
 

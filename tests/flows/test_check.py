@@ -34,6 +34,25 @@ def test_all_mistakes_of_a_dataset_are_told_with_their_lines(
     assert [line.split("items.csv:")[1][0] for line in said.splitlines()] == ["3", "4", "5"]
 
 
+def test_answers_that_are_missing_are_told_with_the_mistakes_of_other_lines(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = ["question,answer", "1+1?,2", "2+2?,", "lost", "1+1?,2", "3+3?,", '"4+4?,8']
+    (tmp_path / "items.csv").write_text("\n".join(lines) + "\n")
+    code, _, said = check(capsys, config(tmp_path))
+    assert code == 2
+    assert [line.split("items.csv:")[1][0] for line in said.splitlines()] == ["4", "5", "7", "3"]
+    assert "2 of 3 items have no right answer (null or empty): items.csv:3, items.csv:6" in said
+
+
+def test_the_first_line_may_be_the_mistake(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "items.jsonl").write_text('no JSON\n{"question": "1+1?", "answer": null}\n')
+    code, _, said = check(capsys, config(tmp_path, dataset="items.jsonl"))
+    assert code == 2
+    assert "items.jsonl:1: malformed JSON" in said
+    assert "1 item has no right answer (null or empty): items.jsonl:2" in said
+
+
 def test_a_dataset_without_mistakes_is_told_with_encoding_delimiter_and_empty_answers(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
