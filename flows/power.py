@@ -291,7 +291,7 @@ class _History:
         if sampling == 0 and shares:  # repeats that are all the same say nothing of another run
             kept = PairSpread(ASSUMED, 0.0, width)
             return _Known((kept,), f"{ASSUMES}: {ASSUMED:.0%} of the items differ; {name}'s repeats do not")
-        source = f"from {name}, as if another run were unrelated"
+        source = f"from {name}, taking two runs as unrelated"
         unrelated = 2 * items * newest["stderr"] ** 2
         if not shares:
             return _Known((PairSpread(unrelated, 0.0, width),), source)
@@ -443,7 +443,7 @@ def _design_cells(design: Design) -> list[str]:
         numbers.count(taken.prompt_tokens if taken else None),
         numbers.count(taken.completion_tokens if taken else None),
         numbers.money(taken.cost if taken else None),
-        "" if design.fits or design.items is None else "more than there are",
+        "" if design.fits or design.items is None else "more than the dataset has",
     ]
 
 

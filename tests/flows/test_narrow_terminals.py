@@ -22,7 +22,7 @@ NAMES = {
     "compare": ("my_benchmark", "last-number", "exact_match", "regression"),
     "suite": ("my_benchmark", "last-number", "exact_match", "regression"),
     "sql": ("run_id", "sums-0123456789abcdef"),
-    "power": ("more than there are",),
+    "power": ("more than the dataset has",),
 }
 NUMBERS = {
     "eval": ("7.6771", "0.6905", "0.0722", "0.5397", "0.8093", "1,319"),

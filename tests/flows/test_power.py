@@ -179,7 +179,7 @@ def test_the_table_says_it_in_words(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert not ended.value.code
     assert "sums, exact_match,none, own: assumed: 10% of the items differ" in out
     assert "200 items × 1 sample can rule out losses over 0.071" in out
-    assert "more than there are" in out
+    assert "more than the dataset has" in out
 
 
 def test_a_dry_run_says_the_same(evaluate: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -209,7 +209,7 @@ def test_an_unchanged_rerun_is_the_same_run(
     path = config(tmp_path)
     assert evaluate(path).code == 0
     once = sized(tmp_path, capsys)
-    assert once["source"].endswith("as if another run were unrelated")
+    assert once["source"].endswith("taking two runs as unrelated")
     again = evaluate(path, "--json")
     assert again.document["requests"]["sent"] == 0
     twice = sized(tmp_path, capsys)
@@ -224,7 +224,7 @@ def test_a_rerun_with_more_items_or_samples_is_no_second_measurement(
     path = config(tmp_path, sample_params={"temperature": 0.7})
     assert evaluate(path, "--limit", 150).code == 0
     assert evaluate(path).code == 0
-    assert sized(tmp_path, capsys)["source"].endswith("as if another run were unrelated")
+    assert sized(tmp_path, capsys)["source"].endswith("taking two runs as unrelated")
     assert evaluate(path, "--set", "sample_params.num_samples=2").code == 0
     # The demo model's repeats are alike, which says nothing of another run.
     assert sized(tmp_path, capsys)["source"] == "assumed: 10% of the items differ; sums's repeats do not"
@@ -260,9 +260,9 @@ def test_without_the_responses_the_counts_of_the_manifest_decide(
     right = (np.random.default_rng(1).random(ITEMS) < 0.7).astype(float)
     recorded(store, "first", right, 1.0)
     recorded(store, "again", right, 2.0, tally={"sent": 0, "cached": ITEMS})
-    assert sized(tmp_path, capsys)["source"] == "from again, as if another run were unrelated"
+    assert sized(tmp_path, capsys)["source"] == "from again, taking two runs as unrelated"
     recorded(store, "half", right, 3.0, tally={"sent": ITEMS // 2, "cached": ITEMS // 2})
-    assert sized(tmp_path, capsys)["source"] == "from half, as if another run were unrelated"
+    assert sized(tmp_path, capsys)["source"] == "from half, taking two runs as unrelated"
     recorded(store, "own", right, 4.0)
     assert sized(tmp_path, capsys)["source"] == f"from {ITEMS} items of half and own"
 
