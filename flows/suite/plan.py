@@ -414,8 +414,8 @@ def _from_history(planned: PlannedEvaluation, gate: Gate) -> dict[str, str]:
             would = next(design.items for design in power.designs if design.samples == power.samples)
             said = said_to_decide(power.items, power.samples, power.decides)
             found[name] = (
-                f"gate: {name} of {planned.config.name}: {said}, and the margin is "
-                f"{terms.margin:g}; {'no number of' if would is None else would} items would do ({power.source})"
+                f"gate: {name} of {planned.config.name}: {said}, and the margin is {terms.margin:g}; "
+                f"{'no number of' if would is None else would} items would do ({power.source})"
             )
     return found
 
