@@ -42,13 +42,14 @@ class Setting:
 @dataclass(frozen=True)
 class Coverage:
     """Shares of the data sets: intervals that hold the truth, data sets that give none, rows that warn, and
-    of those that miss the truth."""
+    of those that miss the truth; ``silent`` give no interval and say nothing."""
 
     setting: Setting
     covered: float
     without: float
     warned: float
     warned_misses: float = 0.0
+    silent: float = 0.0
 
     @property
     def holds(self) -> bool:
@@ -61,7 +62,7 @@ class Coverage:
 def measure(setting: Setting) -> Coverage:
     """Asks for the interval of each data set; those that give none do not count."""
     rng = np.random.default_rng(20261)
-    inside = given = warned = told = 0
+    inside = given = warned = told = silent = 0
     for _ in range(ROUNDS):
         made = setting.draw(rng)
         warned += made.warning is not None
@@ -70,8 +71,10 @@ def measure(setting: Setting) -> Coverage:
             covers = made.ci_low - 1e-12 <= setting.truth <= made.ci_high + 1e-12
             inside += covers
             told += made.warning is not None and not covers
+        else:
+            silent += made.warning is None
     shares = inside / max(given, 1), 1 - given / ROUNDS, warned / ROUNDS, told / max(given - inside, 1)
-    return Coverage(setting, *shares)
+    return Coverage(setting, *shares, silent / ROUNDS)
 
 
 def verdicts(rng: Rng, n: int, rate: float, found: float, rejected: float) -> tuple[Any, Any]:

@@ -167,7 +167,7 @@ SETTINGS = settings()
 def test_intervals_of_judges_and_groups_cover(setting: Any) -> None:
     found = measure(setting)
     assert found.holds, found
-    assert found.without <= 0.1
+    assert found.silent <= 0.1  # a judge that is hardly better than chance gives none, and the row says so
 
 
 ROUNDS = 10_000

@@ -251,7 +251,7 @@ class Generation(Codec):
         ]
 
     def read(self, request: Request, part: Mapping[str, Any]) -> Answer:
-        """What a choice says, by the table of docs/operations.md; raises EmptyAnswer and MalformedBody."""
+        """What a choice says, by the table of docs/replies.md; raises EmptyAnswer and MalformedBody."""
         choice = part["choice"]
         if not isinstance(choice, Mapping):
             raise MalformedBody("a choice of the answer is not a JSON object")
