@@ -186,7 +186,7 @@ def test_process_results_may_ask_too_and_must_ask_the_same_each_time(
     path = own(tmp_path, "drawn", metric_list=[{"metric": "!function own.drawn"}])
     lost = evaluate(path, "--set", MODELS, "--json", "--output", str(tmp_path / "drawn"))
     assert lost.code != 0
-    assert "the function has to ask the same each time" in lost.err + lost.out
+    assert "must ask for the same programs each time" in lost.err + lost.out
 
 
 FORMS = [

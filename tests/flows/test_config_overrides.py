@@ -94,7 +94,7 @@ REFUSED = {
     ("name.x=3",): "--set name.x: name is 'sums', which has no 'x'",
     ("models.0.typ=demo",): "--set models.0.typ: 'typ' is not a key here; did you mean 'type'? "
     "(known: name, type, config, sample_params, tokenizer, max_length, reasoning, identity, path, "
-    "checkpoints, serve, metadata)",
+    "peft, checkpoints, serve, metadata)",
     ("models.1.type=dmo",): "--set models.1.type: model type 'dmo' is not known; did you mean 'demo'? "
     "(python -m flows.catalog lists them)",
     ("facts.0=x",): None,

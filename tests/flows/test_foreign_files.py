@@ -251,6 +251,7 @@ def test_an_image_beside_a_dataset_of_the_user_s_own_is_read(shared: Path) -> No
 
 NOT_READ_AS_DATA = {
     "ModelConfig.path": "weights: they are served here",
+    "ModelConfig.peft": "weights, too",
     "ModelConfig.tokenizer": "counts tokens",
     "CheckpointsConfig.glob": "weights, too",
     "CheckpointsConfig.pattern": "a regular expression",

@@ -135,7 +135,7 @@ def test_judge_of_which_nothing_can_be_read_fails_its_pair(
     assert ran.code == 1
     graded = row_of(ran, "llm_judge")
     assert (graded["status"], graded["value"]) == ("failed", None)
-    assert "of 3 responses could be read; the first: " in graded["error"]
+    assert "no reply of llm_judge to 3 responses could be read; the first: " in graded["error"]
     assert NONSENSE in graded["error"]
     assert row_of(ran, "exact_match")["status"] == "ok"
 

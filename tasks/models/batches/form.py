@@ -10,12 +10,14 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 import orjson
 
-from tasks.models.http import HttpTransport
 from tasks.models.records import Call
+
+if TYPE_CHECKING:
+    from tasks.models.http import HttpTransport
 
 JOB_SECONDS: Final = 60.0
 """For an exchange about a job."""
@@ -88,28 +90,28 @@ class BatchForm(ABC):
     def line(self, id: str, call: Call) -> bytes:
         """A request as it stands in the file."""
 
-    async def upload(self, _http: HttpTransport, _sent: SentFile) -> str | None:
+    async def upload(self, _http: "HttpTransport", _sent: SentFile) -> str | None:
         """Uploads the file, and gives its id there; None where the job itself carries the requests."""
         return None
 
     @abstractmethod
-    async def create(self, http: HttpTransport, sent: SentFile) -> str:
+    async def create(self, http: "HttpTransport", sent: SentFile) -> str:
         """Makes the job, and gives its id."""
 
     @abstractmethod
-    async def find(self, http: HttpTransport, sought: Sought) -> str | None:
+    async def find(self, http: "HttpTransport", sought: Sought) -> str | None:
         """The id of a job that was made for an intent, if there is one."""
 
     @abstractmethod
-    async def look(self, http: HttpTransport, id: str) -> JobStatus:
+    async def look(self, http: "HttpTransport", id: str) -> JobStatus:
         """How far a job is."""
 
     @abstractmethod
-    def rows(self, http: HttpTransport, id: str, status: JobStatus) -> AsyncIterator[Row]:
+    def rows(self, http: "HttpTransport", id: str, status: JobStatus) -> AsyncIterator[Row]:
         """What came of the requests of a job that has ended, in any order; what is missing was not asked."""
 
     @abstractmethod
-    async def cancel(self, http: HttpTransport, id: str) -> None:
+    async def cancel(self, http: "HttpTransport", id: str) -> None:
         """Asks for an early end: what is answered by then is given."""
 
 

@@ -4,9 +4,7 @@ A job is found again by its metadata, or by its file where a server keeps no met
 """
 
 from collections.abc import AsyncIterator, Mapping
-from typing import Any, Final
-
-import aiohttp
+from typing import TYPE_CHECKING, Any, Final
 
 from tasks.models.batches.form import (
     FILE_SECONDS,
@@ -24,8 +22,10 @@ from tasks.models.batches.form import (
     listed,
 )
 from tasks.models.errors import MalformedBody
-from tasks.models.http import HttpTransport, json_object
 from tasks.models.records import Call, text_or_none
+
+if TYPE_CHECKING:
+    from tasks.models.http import HttpTransport
 
 MARK: Final = "nightjar"
 """Under which name a job's metadata holds its name here."""
@@ -46,8 +46,10 @@ class OpenAIBatches(BatchForm):
             {"custom_id": id, "method": "POST", "url": f"/v1/{call.path}", "body": dict(call.body)}
         )
 
-    async def upload(self, http: HttpTransport, sent: SentFile) -> str | None:
+    async def upload(self, http: "HttpTransport", sent: SentFile) -> str | None:
         """As a form with the purpose ``batch``."""
+        import aiohttp
+
         with sent.local.open("rb") as file:
             form = aiohttp.FormData()
             form.add_field("purpose", "batch")
@@ -57,7 +59,7 @@ class OpenAIBatches(BatchForm):
             body, _ = await http.exchange("POST", "files", FILE_SECONDS, data, headers)
         return _id(body)
 
-    async def create(self, http: HttpTransport, sent: SentFile) -> str:
+    async def create(self, http: "HttpTransport", sent: SentFile) -> str:
         """With the job's name in its metadata."""
         job = {
             "input_file_id": sent.file,
@@ -68,7 +70,7 @@ class OpenAIBatches(BatchForm):
         body, _ = await http.exchange("POST", "batches", JOB_SECONDS, json_bytes(job))
         return _id(body)
 
-    async def find(self, http: HttpTransport, sought: Sought) -> str | None:
+    async def find(self, http: "HttpTransport", sought: Sought) -> str | None:
         """The newest jobs come first: the search ends where they are older than the intent."""
         after = ""
         while True:
@@ -84,7 +86,7 @@ class OpenAIBatches(BatchForm):
                 return None
             after = f"&after={_id(jobs[-1])}"
 
-    async def look(self, http: HttpTransport, id: str) -> JobStatus:
+    async def look(self, http: "HttpTransport", id: str) -> JobStatus:
         """Its files are there once it has ended."""
         job, _ = await http.exchange("GET", f"batches/{id}", JOB_SECONDS)
         done = counted(job.get("request_counts"), "completed", "failed")
@@ -94,8 +96,10 @@ class OpenAIBatches(BatchForm):
         files = (text_or_none(job.get(name)) for name in ("output_file_id", "error_file_id"))
         return JobStatus("ended" if state in ENDED else "running", done, tuple(filter(None, files)))
 
-    async def rows(self, http: HttpTransport, id: str, status: JobStatus) -> AsyncIterator[Row]:
+    async def rows(self, http: "HttpTransport", id: str, status: JobStatus) -> AsyncIterator[Row]:
         """Of the file of answers and of that of errors."""
+        from tasks.models.http import json_object
+
         for file in status.files:
             async for line in http.lines(f"files/{file}/content", FILE_SECONDS):
                 row = json_object(line, "a row of the batch")
@@ -106,7 +110,7 @@ class OpenAIBatches(BatchForm):
                 else:
                     yield Row(name, NOT_ASKED)
 
-    async def cancel(self, http: HttpTransport, id: str) -> None:
+    async def cancel(self, http: "HttpTransport", id: str) -> None:
         """It ends within minutes."""
         await http.exchange("POST", f"batches/{id}/cancel", JOB_SECONDS)
 

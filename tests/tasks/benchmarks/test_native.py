@@ -313,7 +313,7 @@ def test_a_template_file_that_is_not_there_is_named(tmp_path: Path) -> None:
             },
             "there is a system message in messages already",
         ),
-        ({"harness": {}, "dataset": None, "prompt_template": "x"}, "is of native benchmarks"),
+        ({"harness": {}, "dataset": None, "prompt_template": "x"}, "belongs to native benchmarks"),
     ],
 )
 def test_keys_that_do_not_go_together_are_refused(tmp_path: Path, keys: dict[str, Any], message: str) -> None:

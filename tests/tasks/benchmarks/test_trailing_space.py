@@ -138,7 +138,7 @@ def test_only_likelihoods_are_told_of_white_space(tmp_path: Path) -> None:
         ({"target": "x"}, "belongs to likelihoods"),
         ({**KINDS["multiple_choice"], "choices_by": "letter"}, "belongs to likelihoods"),
         ({"output_type": "loglikelihood_rolling"}, "belongs to likelihoods"),
-        ({"harness": {}, "dataset": None, "prompt_template": None}, "is of native benchmarks"),
+        ({"harness": {}, "dataset": None, "prompt_template": None}, "belongs to native benchmarks"),
     ],
 )
 def test_keeping_the_space_is_refused_where_there_is_none_to_keep(keys: dict[str, Any], said: str) -> None:

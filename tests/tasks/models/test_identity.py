@@ -53,6 +53,7 @@ DISPLAYED = [
     {"config": {"requests_per_minute": 9}},
     {"config": {"tokens_per_minute": 9}},
     {"config": {"batch_size": 4}},
+    {"config": {"batch": {"wait": "24h"}}},
 ]
 
 
@@ -66,14 +67,17 @@ def test_what_cannot_change_an_answer_does_not(fields):
     assert keys(model(**fields), SampleParams()) == keys(model(), SampleParams())
 
 
+SERVED = {"path", "peft", "checkpoints", "serve"}
+
+
 def test_every_config_field_is_in_one_of_the_two_lists():
     from tasks.models.providers.openai.config import EndpointConfig
 
     taken = {name for fields in MATTERS + DISPLAYED for name in fields.get("config", {})}
     assert taken == set(EndpointConfig.model_fields)
     own = {name for fields in MATTERS + DISPLAYED for name in fields}
-    # Of a served model the content of its weights counts: tests/tasks/serving/test_weights.py.
-    assert own == set(ModelConfig.model_fields) - {"type", "sample_params", "path", "checkpoints", "serve"}
+    # Of a served model the content of its weights counts: tests/tasks/serving.
+    assert own == set(ModelConfig.model_fields) - {"type", "sample_params", *SERVED}
 
 
 SAMPLING = {

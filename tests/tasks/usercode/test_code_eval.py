@@ -64,7 +64,7 @@ def test_pass_at_k_is_that_of_all_choices_and_left_out_where_there_are_too_few()
 
 
 def test_a_program_that_was_not_asked_about_before_is_an_error() -> None:
-    with answering({}), pytest.raises(ConfigError, match="has to ask the same each time"):
+    with answering({}), pytest.raises(ConfigError, match="must ask for the same programs each time"):
         code_eval(CANDIDATES, TESTS)
     other_limit = {digest_of(program_of("add = max", TESTS[1], 5.0)): CodeVerdict(True, "passed")}
     with answering(other_limit):
