@@ -7,6 +7,7 @@ its file, and is in no environment and no list of processes.
 import os
 
 from flows.server.boundary import HOST, Address, Boundary, credential
+from flows.server.collector import collect_beside
 
 SECONDS_TO_CLOSE = 5
 
@@ -39,6 +40,7 @@ def main() -> None:
     inner = create_app(final=True)
     # From here on the database and its like are made; the files of the UI, before, belong to the environment.
     os.umask(0o077)
+    collect_beside()
     uvicorn.run(
         Boundary(inner, credential(), port, ui_url),
         host=HOST,
