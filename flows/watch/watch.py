@@ -114,12 +114,14 @@ class Watch:
         self.known_address = self.address()
 
     def _voice(self, view: View) -> None:
-        """Decides who tells: the watch that began first, of those that looked lately."""
+        """Decides who tells: the watch that began first, of those that looked lately. One that stands by
+        waits until the server shows its own look: a busy one shows events late, those of others as well."""
         try:
             beats = view.events(LOOKED, VOICE_SECONDS)
+            shown = any(beat["payload"].get("watch") == self.name for beat in beats)
         except OSError as error:  # told twice is better than not at all
             say(f"other watches can't be seen: {error}")
-            beats = []
+            beats, shown = [], True
         elders = [
             beat["occurred"]
             for beat in beats
@@ -127,13 +129,17 @@ class Watch:
         ]
         if elders:
             self.elder_looked, self.stands_by = max(elders), True
-        elif self.stands_by and self.looks:
+        elif self.stands_by and self.looks and (shown or self._waited(view)):
             self.stands_by = False
             # What is noted has no fractions of a second.
             since = datetime.fromisoformat(self.elder_looked or self.began).replace(microsecond=0)
             for noted in (self.memory.told, self.memory.lasting):
                 for key in [key for key, at in noted.items() if datetime.fromisoformat(at) >= since]:
                     del noted[key]  # nobody has told it
+
+    def _waited(self, view: View) -> bool:
+        """Whether the server had time to show events: one that never does keeps nobody from telling."""
+        return (view.now - datetime.fromisoformat(self.began)).total_seconds() > VOICE_SECONDS
 
     def seconds_to_next_look(self, usual: float) -> float:
         """How long the watch waits now: less where it waits for a worker to take a run again."""

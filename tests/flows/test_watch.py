@@ -17,7 +17,7 @@ from flows.suite.plan import SuiteOptions, load_suite, plan_night
 from flows.suite.telling import begin
 from flows.watch.__main__ import SECONDS
 from flows.watch.look import Times
-from flows.watch.watch import Watch
+from flows.watch.watch import LOOKED, Watch
 from metrics.errors import ConfigError
 from tasks.history.nights import Night, Notice, find_night, record_night
 from tasks.history.notices import outstanding
@@ -43,6 +43,7 @@ class Server:
     changed: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     emitted: list[str] = field(default_factory=list)
     beats: list[dict[str, Any]] = field(default_factory=list)
+    shows_beats: bool = True
     away: bool = False
     obeys: bool = False
 
@@ -80,6 +81,8 @@ class Server:
     def _event(self, rest: str, body: Any) -> Any:
         if not rest:
             self.emitted += [event["event"] for event in body]
+            if self.shows_beats:
+                self.beats += [event for event in body if event["event"] == LOOKED]
             return None
         if "event" in body["filter"] and "resource" not in body["filter"]:
             since = body["filter"]["occurred"]["since"]
@@ -531,6 +534,21 @@ def test_a_watch_that_is_younger_than_nobody_tells_from_its_second_look_on(
     for minute in (1, 2):
         watch.look(minute)
     assert len(told) == 1
+
+
+def test_a_watch_waits_for_its_own_look_to_be_shown_before_it_takes_others_for_absent(
+    watch: Looking, server: Server, told: list[dict[str, Any]]
+) -> None:
+    """A busy server shows events late; one that shows none at all keeps nobody from telling."""
+    watch.watch.stands_by = True
+    watch.watch.began = at(0)
+    server.shows_beats = False
+    server.add("FAILED", 5)
+    for minute in (0, 1, 2):
+        watch.look(minute)
+    assert told == []
+    watch.look(4)
+    assert texts(told) == ["nightly 02:30 ended Failed: said so"]
 
 
 def test_a_watch_that_can_not_see_others_tells_all_the_same(
