@@ -11,14 +11,14 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from functools import partial
+from contextlib import ExitStack, contextmanager
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
 import httpx
 from prefect import get_client
-from prefect.concurrency.sync import concurrency
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.responses import ConcurrencyLimitWithLeaseResponse
 from prefect.exceptions import ObjectNotFound
 
 from metrics.errors import ConfigError
@@ -54,39 +54,72 @@ def lease(name: str, places: int) -> Iterator[int]:
     not there would limit nothing, unnoticed.
     """
     with ExitStack() as stack:
-        yield _take(stack, name, places)
+        yield _take(stack, stack.enter_context(get_client(sync_client=True)), name, places)
 
 
-def _take(stack: ExitStack, name: str, places: int) -> int:
+def _take(stack: ExitStack, client: SyncPrefectClient, name: str, places: int) -> int:
     while True:
         limit, free = retry_until_up(lambda: _state(name))
         if free == 0:
             time.sleep(PATIENCE_SECONDS)
             continue
         size = block(places, limit, free)
-        if _entered(stack, name, size):
+        if _entered(stack, client, name, size):
             return size
+        time.sleep(PATIENCE_SECONDS)
 
 
-def _entered(stack: ExitStack, name: str, size: int) -> bool:
+def _entered(stack: ExitStack, client: SyncPrefectClient, name: str, size: int) -> bool:
     """Whether ``size`` places could be taken now; they are given back when the stack is left."""
-    held = concurrency(
-        name,
-        occupy=size,
-        timeout_seconds=PATIENCE_SECONDS,
-        strict=True,
-        lease_duration=LEASE_SECONDS,
-        raise_on_lease_renewal_failure=False,
-    )
     try:
-        held.__enter__()
-    except TimeoutError:  # somebody else was quicker
-        return False
+        answer = client.increment_concurrency_slots_with_lease([name], size, "concurrency", LEASE_SECONDS)
+    except httpx.HTTPStatusError as error:
+        if error.response.status_code != httpx.codes.LOCKED:
+            raise
+        return False  # somebody else was quicker
     except httpx.TransportError as error:
         _log.warning("the Prefect server does not answer (%s); trying again", type(error).__name__)
         return False
-    stack.push(partial(_give_back, held))
+    taken = ConcurrencyLimitWithLeaseResponse.model_validate_json(answer.content)
+    if not taken.limits:
+        raise ConfigError(
+            f"concurrency_limit '{name}' was deleted, or is switched off, on the Prefect server"
+        )
+    stack.enter_context(_renewed(client, taken.lease_id))
     return True
+
+
+@contextmanager
+def _renewed(client: SyncPrefectClient, lease_id: UUID) -> Iterator[None]:
+    """Renews a lease while the block runs, and gives its places back after it.
+
+    All by the client that took it, with blocking requests. At the end of a process Prefect's ``concurrency``
+    has no event loop to give back with, and a client made there asks a server of its own, which knows nothing
+    of the lease.
+    """
+    left = threading.Event()
+
+    def renew() -> None:
+        while not left.wait(LEASE_SECONDS / 4):
+            try:
+                client.renew_concurrency_lease(lease_id, LEASE_SECONDS)
+            except httpx.TransportError as error:
+                _log.warning("the Prefect server does not answer (%s); trying again", type(error).__name__)
+            except httpx.HTTPStatusError as error:
+                _log.warning("places of a concurrency limit were lost; others may take them (%s)", error)
+                return
+
+    renewal = threading.Thread(target=renew, name=f"lease {lease_id}", daemon=True)
+    renewal.start()
+    try:
+        yield
+    finally:
+        left.set()
+        renewal.join()
+        try:
+            client.release_concurrency_slots_with_lease(lease_id)
+        except httpx.HTTPError as error:
+            _log.warning("places of a concurrency limit come free later (%s)", error)
 
 
 def hold(name: str, places: int, wanted: Callable[[], bool], check: Callable[[], None]) -> None:
@@ -103,13 +136,18 @@ def hold(name: str, places: int, wanted: Callable[[], bool], check: Callable[[],
             f"concurrency_limit '{name}' has {limit} places, and a server takes {places}, one for each GPU"
         )
     held, failed = threading.Event(), list[Exception]()
+    own_client = get_client(
+        sync_client=True
+    )  # here: the settings that name the server may end before the thread
 
     def keep() -> None:
         try:
             with ExitStack() as stack:
-                while not _entered(stack, name, places):
+                client = stack.enter_context(own_client)
+                while not _entered(stack, client, name, places):
                     if not wanted() or not threading.main_thread().is_alive():
                         return
+                    time.sleep(PATIENCE_SECONDS)
                 held.set()
                 while wanted() and threading.main_thread().is_alive():
                     time.sleep(PATIENCE_SECONDS / 4)
@@ -124,14 +162,6 @@ def hold(name: str, places: int, wanted: Callable[[], bool], check: Callable[[],
         check()
     if failed:
         raise failed[0]
-
-
-def _give_back(held: AbstractContextManager[None], *error: Any) -> bool | None:
-    try:
-        return held.__exit__(*error)
-    except httpx.TransportError as away:
-        _log.warning("the Prefect server does not answer (%s): places come free later", type(away).__name__)
-        return False
 
 
 def block(places: int, limit: int, free: int) -> int:
