@@ -40,7 +40,7 @@ class RequestRows:
             yield from self.store.batches(ref)
 
 
-@task(name="batch", task_run_name="{step.name}", persist_result=False)
+@task(name="batch", task_run_name="{step.run_name}", persist_result=False)
 def send_batches(
     step: Step[InferSetup], requests: Sequence[ArtifactRef], workspace: Workspace, since: float | None = None
 ) -> BatchesAsked:
@@ -50,14 +50,14 @@ def send_batches(
     return BatchesAsked.of(send_jobs(step.setup.model, rows, AnswerStore(store), options, since))
 
 
-@task(name="batch", task_run_name="{step.name}", persist_result=False)
+@task(name="batch", task_run_name="{step.run_name}", persist_result=False)
 def look_at_batches(step: Step[InferSetup], asked: BatchesAsked, workspace: Workspace) -> BatchesAsked:
     """Looks at a model's batches once, and keeps the rows of those that have ended."""
     answers, options = AnswerStore(workspace.open()), step.setup.options(workspace)
     return BatchesAsked.of(look_at_jobs(step.setup.model, asked.names, answers, options))
 
 
-@task(name="batch", task_run_name="{step.name}", persist_result=False)
+@task(name="batch", task_run_name="{step.run_name}", persist_result=False)
 def close_batches(step: Step[InferSetup], asked: BatchesAsked, workspace: Workspace) -> None:
     """Forgets batches whose rows are answers now."""
     answers, options = AnswerStore(workspace.open()), step.setup.options(workspace)

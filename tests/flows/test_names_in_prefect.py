@@ -1,11 +1,16 @@
 """Names in Prefect's UI: its graph draws the characters of ASCII only, and leaves the others out."""
 
+import importlib
+import pkgutil
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from prefect import Task
+
+import tasks
 
 Evaluate = Callable[..., Any]
 MODELS = "models=[{name: a, type: demo}, {name: b, type: demo}]"
@@ -33,3 +38,15 @@ def test_names_of_runs_are_in_the_characters_that_prefects_graph_draws(
 
 def labels(graph: Any) -> set[str]:
     return {node["label"] for _, node in graph["nodes"]}
+
+
+def test_every_task_on_a_step_is_called_by_the_name_that_prefect_draws() -> None:
+    modules = [importlib.import_module(f"tasks.{one.name}") for one in pkgutil.iter_modules(tasks.__path__)]
+    found = {
+        name: task for module in modules for name, task in vars(module).items() if isinstance(task, Task)
+    }
+    on_a_step = {
+        name: str(task.task_run_name) for name, task in found.items() if "{" in str(task.task_run_name)
+    }
+    assert len(on_a_step) > 10
+    assert {name: shown for name, shown in on_a_step.items() if "{step.name}" in shown} == {}
