@@ -26,7 +26,12 @@ TABLES = {
     "lm_eval": ["bench.lm_eval.served", "bench.lm_eval.random_weights"],
     "serving": ["bench.lm_eval.hf"],
     "collection": ["bench.lm_eval.made", "bench.lm_eval.zoo"],
-    "inference": ["bench.inference.throughput", "bench.inference.processes", "bench.inference.scale"],
+    "inference": [
+        "bench.inference.throughput",
+        "bench.inference.processes",
+        "bench.inference.scale",
+        "bench.inference.native",
+    ],
 }
 
 

@@ -1,20 +1,20 @@
 """What a request costs by a provider's own client, and by our engine with our codec, side by side.
 
-``python -m bench.inference.native --clients PYTHON [--count 2000] [--concurrency 128]``. ``PYTHON`` is an
-interpreter with ``anthropic`` and ``google-genai``, which this project does not install. A server of a
-process of its own answers each API's own form after 50 ms. CPU seconds are those of the request phase.
+``python -m bench.inference.native --clients PYTHON [--count 2000] [--concurrency 128]``. ``PYTHON``, else the
+variable ``NIGHTJAR_BENCH_CLIENTS``, is an interpreter with ``anthropic`` and ``google-genai``, which this
+project does not install. A server in a process of its own answers in each API's own form after 50 ms. CPU
+seconds are those of the request phase.
 """
 
 import argparse
 import asyncio
 import json
+import os
 import resource
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -127,27 +127,23 @@ def ask(who: str, kind: str, address: str, count: int, concurrency: int) -> None
     print(json.dumps(measured))
 
 
-@contextmanager
-def _server() -> Iterator[str]:
-    command = [sys.executable, "-m", "bench.inference.native", "serve"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        yield process.stdout.readline().strip()
-    finally:
-        process.terminate()
-        process.wait()
+VARIABLE = "NIGHTJAR_BENCH_CLIENTS"
 
 
 def main() -> None:
     """Measures each provider's client beside ours and prints a table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--clients", required=True, help="interpreter with anthropic and google-genai")
+    parser.add_argument("--clients", default=os.environ.get(VARIABLE), help="interpreter that has them")
     parser.add_argument("--count", type=int, default=2_000)
     parser.add_argument("--concurrency", type=int, default=128)
     args = parser.parse_args()
+    if args.clients is None:
+        print(f"skipped: name an interpreter with anthropic and google-genai by --clients or {VARIABLE}")
+        return
+    from bench.inference.throughput import running  # here: the clients' interpreter reads this file, too
+
     print("| API | client | requests/s | CPU µs a request | of ours |\n|---|---|---|---|---|")
-    with _server() as address:
+    with running("bench.inference.native", "serve") as address:
         for kind in REPLIES:
             costs: dict[str, float] = {}
             for who, python in (("ours", sys.executable), ("official", args.clients)):

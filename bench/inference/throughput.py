@@ -15,7 +15,7 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,11 +37,15 @@ class Measured:
     peak: int
 
 
-@contextmanager
-def server(latency: float) -> Iterator[str]:
+def server(latency: float) -> AbstractContextManager[str]:
     """The embedded server in a process of its own."""
-    command = [sys.executable, "-m", "tasks.models.demo", "--latency", str(latency)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    return running("tasks.models.demo", "--latency", str(latency))
+
+
+@contextmanager
+def running(*module: str) -> Iterator[str]:
+    """A server, a module with its arguments, in a process of its own; gives the address that it prints."""
+    process = subprocess.Popen([sys.executable, "-m", *module], stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
         yield process.stdout.readline().strip()
