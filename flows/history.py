@@ -76,11 +76,15 @@ def history_command(
     if [remove, anew, sql is not None].count(True) > 1:
         raise ConfigError("expected either a SQL query or --prune or --compact; for example:\n  " + EXAMPLE)
     if not remove and (keep is not None or retention is not None or dry_run):
-        raise ConfigError("--keep, --retention and --dry-run belong to --prune")
+        raise ConfigError("--keep, --retention and --dry-run need --prune: add it")
     if keep is not None and retention is not None:
-        raise ConfigError("--keep is part of --retention: name one of them")
-    if as_csv and (as_json or sql is None):
-        raise ConfigError("--csv belongs to a SQL query, without --json")
+        raise ConfigError(
+            "--keep and --retention were both given; name one of them, a retention file has keep"
+        )
+    if as_csv and as_json:
+        raise ConfigError("--csv and --json were both given; name one of them")
+    if as_csv and sql is None:
+        raise ConfigError("--csv needs a SQL query; for example:\n  " + EXAMPLE)
     if sql is not None:
         found = query(opened, sql)
         warn_of(found.skipped)

@@ -42,6 +42,8 @@ from tasks.store.home import default_store
 from tasks.store.storage import Store
 from tasks.usercode.load import resolver
 
+Bounds = tuple[float, float]
+SHARES: Bounds = (0.0, 1.0)
 SAMPLES = (1, 2, 4, 8, 16)
 ASSUMED = 0.1
 """Share of right-or-wrong items that differ between two runs, where nothing tells."""
@@ -90,7 +92,7 @@ class Design:
 @dataclass(frozen=True)
 class PairPower:
     """A pair on a model: which margin its items decide now, which loss beyond the one asked for they call a
-    regression, and the designs that decide that one."""
+    regression, and the designs that decide that one. None: no loss that the metric can have."""
 
     pair: str
     model: str
@@ -120,15 +122,16 @@ def pair_powers(config: EvalConfig, store: Store, asked: Asked) -> list[PairPowe
     return [
         power
         for model in config.models
-        for name, shares in _mean_pairs(config)
-        if (power := _pair_power(config, (model.name, name, shares), history, asked)) is not None
+        for name, ends in _mean_pairs(config)
+        if (power := _pair_power(config, (model.name, name, ends), history, asked)) is not None
     ]
 
 
 def _pair_power(
-    config: EvalConfig, of: tuple[str, str, bool], history: "_History", asked: Asked
+    config: EvalConfig, of: tuple[str, str, Bounds], history: "_History", asked: Asked
 ) -> PairPower | None:
-    name, pair, shares = of
+    name, pair, ends = of
+    shares = ends == SHARES
     model = next(entry for entry in config.models if entry.name == name)
     sampling = config.sampling(model)
     samples, greedy = sampling.num_samples, sampling.temperature == 0
@@ -156,12 +159,17 @@ def _pair_power(
         items=asked.items,
         samples=samples,
         margin=asked.margin,
-        decides=None if math.isnan(decides) else decides,
-        finds=None if math.isnan(finds) else finds,
+        decides=_possible(decides, ends),
+        finds=_possible(finds, ends),
         assumed=source.startswith(ASSUMES),
         designs=designs,
         warning=_same_request(samples) if greedy and samples > 1 else None,
     )
+
+
+def _possible(loss: float, ends: Bounds) -> float | None:
+    """None for a loss that is unknown, or larger than any of a metric with these bounds."""
+    return loss if loss <= ends[1] - ends[0] else None
 
 
 def _same_request(samples: int) -> str:
@@ -231,15 +239,14 @@ def _cost_each(config: EvalConfig, model: str, history: Sequence[ComparedRun]) -
     return _Each()
 
 
-def _mean_pairs(config: EvalConfig) -> Iterator[tuple[str, bool]]:
-    """The pairs whose number is a mean of items, as "metric,filter", and whether these lie between 0 and
-    1."""
+def _mean_pairs(config: EvalConfig) -> Iterator[tuple[str, Bounds]]:
+    """The pairs whose number is a mean of items, as "metric,filter", and the bounds of that number."""
     scorer = build_scorer(scoring_config(config), resolver(config.base_dir))
     for entry in config.filters():
         for metric in scorer.get_metrics(entry.name):
             reduced = any(one.name == DEFAULT_REDUCTION for one in metric.reductions)
             if reduced and metric.aggregation.averages:
-                yield f"{metric.name},{entry.name}", metric.aggregation.bounds == (0.0, 1.0)
+                yield f"{metric.name},{entry.name}", metric.aggregation.bounds
 
 
 def _last_runs(store: Store, benchmark: str) -> list[ComparedRun]:

@@ -56,7 +56,7 @@ def why_command(
             print(line)
         return
     for entry in explained:
-        print(_line(entry))
+        print(step_line(entry))
         for detail in entry["differences"][1:] if step is not None else ():
             print(f"    and {detail}")
         if step is not None and entry["compared_with"] is not None:
@@ -139,8 +139,10 @@ def _run_of(reason: Reason) -> str:
     return f"run {reason.run_id or 'unnamed'} ({reason.made})"
 
 
-def _line(entry: Mapping[str, Any]) -> str:
-    place = " · ".join(str(entry[name]) for name in ("model_name", "prompt_template") if name in entry)
+def step_line(entry: Mapping[str, Any]) -> str:
+    """One line: what became of the step, its name with model and prompt, and why."""
+    about = [str(entry[name]) for name in ("model_name", "prompt_template") if name in entry]
+    place = " · ".join(name for name in about if f" {name} " not in f"{entry['step']} ")
     named = f"{entry['step']} ({place})" if place else str(entry["step"])
     return f"{entry['outcome']:9} {named}: {entry['differences'][0]}"
 

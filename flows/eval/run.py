@@ -173,14 +173,8 @@ class Run(Graph):
         )
         self.model_batches.wait()  # the others are asked meanwhile
         for cell in (cell for cell in cells if cell.model in batched):
-            step = self.plan.models[cell.model]
-            answers = self.submit(
-                infer,
-                step.at(cell.suffix, **cell.about),
-                requests[cell.place],
-                **self.model_batches.given(step),
-            )
-            found[cell] = answers
+            given = self.model_batches.given(self.plan.models[cell.model])
+            found[cell] = self.submit(infer, self.plan.asking(cell), requests[cell.place], **given)
         self.model_batches.close()
         return {cell: found[cell] for cell in cells}
 
@@ -410,7 +404,7 @@ class Servers:
         return done
 
     def _infer(self, cell: Cell, requests: Mapping[tuple[str, int], Future], server: Future | None) -> Future:
-        step = self.run.plan.models[cell.model].at(cell.suffix, **cell.about)
+        step = self.run.plan.asking(cell)
         answers: Future = self.run.submit(infer, step, requests[cell.place], **given(server))
         return answers
 

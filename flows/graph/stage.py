@@ -128,11 +128,7 @@ class Graph(ABC):
         self, cells: Sequence[Cell], requests: Mapping[tuple[str, int], Node]
     ) -> dict[Cell, Node]:
         """Asks the models of all cells."""
-        models = self.plan.models
-        return {
-            cell: self.submit(infer, models[cell.model].at(cell.suffix, **cell.about), requests[cell.place])
-            for cell in cells
-        }
+        return {cell: self.submit(infer, self.plan.asking(cell), requests[cell.place]) for cell in cells}
 
     def batch_for_scorers(self, asked: Sequence[tuple[AskedModel, Node]]) -> None:  # noqa: B027
         """Called with all that scorers are about to ask of models, so that it can go in few batches."""

@@ -218,7 +218,7 @@ def _conversation(graph: Graph, cell: Cell, requests: Node, first: Node) -> Node
             requests = graph.submit(reply_turn, say, requests, answers[-1], replies[-1])
         else:
             requests = graph.submit(next_turn, turn.say.at(cell.suffix, **cell.about), requests, answers[-1])
-        answers.append(graph.submit(infer, turn.models[cell.model].at(cell.suffix, **cell.about), requests))
+        answers.append(graph.submit(infer, turn.models[cell.model].at(cell.asked, **cell.about), requests))
     return graph.submit(transcripts, TRANSCRIPT.at(cell.suffix, **cell.about), answers, replies)
 
 

@@ -37,7 +37,8 @@ class Cell:
     """One place of the grid: a model, a prompt template, a partition (rows ``start`` to ``stop`` of the
     items).
 
-    ``part`` and ``suffix`` say in run names which partition and which place it is, where there are several.
+    ``part`` and ``suffix`` say in run names which partition and which place it is, where there are several;
+    ``asked`` is the suffix of a step that is named after the model already.
     """
 
     model: str
@@ -46,6 +47,7 @@ class Cell:
     stop: int
     part: str = ""
     suffix: str = ""
+    asked: str = ""
 
     @property
     def about(self) -> dict[str, str]:
@@ -264,6 +266,10 @@ class Plan:
         named = (step.setup.provider.recording for step in self.models.values())
         return tuple(dict.fromkeys(path for path in named if path is not None))
 
+    def asking(self, cell: Cell) -> Step[InferSetup]:
+        """The step that asks a cell's model."""
+        return self.models[cell.model].at(cell.asked, **cell.about)
+
     def once_a_prompt(self, cells: Sequence[Cell]) -> list[Cell]:
         """One cell for each prompt and partition: requests are the same for every model."""
         return list({cell.place: cell for cell in reversed(cells)}.values())[::-1]
@@ -341,7 +347,7 @@ class Plan:
         ]
 
     def _cell(self, model: str, prompt: str, start: int, stop: int, part: str) -> Cell:
-        names = [model] if len(self.models) > 1 else []
-        names += [prompt] if len(self.prompts) > 1 else []
-        place = f" · {' × '.join(names)}" if names else ""
-        return Cell(model, prompt, start, stop, part, f"{place}{part}")
+        prompts = [prompt] if len(self.prompts) > 1 else []
+        names = [*([model] if len(self.models) > 1 else []), *prompts]
+        place, asked = (f" · {' × '.join(shown)}" if shown else "" for shown in (names, prompts))
+        return Cell(model, prompt, start, stop, part, f"{place}{part}", f"{asked}{part}")

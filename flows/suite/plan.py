@@ -409,7 +409,8 @@ def _from_history(planned: PlannedEvaluation, gate: Gate) -> dict[str, str]:
     for name, terms, _ in _gated(planned.config, gate):
         items = _count(planned, _ALL)
         for power in pair_powers(planned.config, store, Asked(items, terms.margin, terms.alpha)):
-            if power.pair != name or power.assumed or power.decides is None or power.decides <= terms.margin:
+            decided = power.decides is not None and power.decides <= terms.margin
+            if power.pair != name or power.assumed or decided:
                 continue
             would = next(design.items for design in power.designs if design.samples == power.samples)
             said = said_to_decide(power.items, power.samples, power.decides)

@@ -7,7 +7,7 @@ word is kept as a digest, so that neither a secret nor a dataset is ever in the 
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from hashlib import blake2b
 from typing import Any, Final
 
@@ -123,6 +123,8 @@ def flat(value: Any, name: str = "") -> dict[str, Any]:
     >>> flat({"headers": {"x-name": "me"}})["headers.x-name"][0]
     '#'
     """
+    if is_dataclass(value) and not isinstance(value, type):
+        value = {entry.name: getattr(value, entry.name) for entry in fields(value)}
     if isinstance(value, Mapping) and value:
         inner = (flat(entry, f"{name}.{key}" if name else str(key)) for key, entry in value.items())
         return {key: entry for part in inner for key, entry in part.items()}
@@ -187,24 +189,35 @@ def differences(
     settings = [name for name in names if name not in code and name not in inputs]
     said = [_setting(name, old, new) for name in settings]
     said += [sentence for name in code if (sentence := _code(store, name, old.get(name), new.get(name)))]
-    said += [_input(name.removeprefix("input."), before, after, count) for name in inputs]
+    said += [_input(name, before, after, count) for name in inputs]
     return list(dict.fromkeys(said))
 
 
 def _input(name: str, before: Reason, after: Reason, count: RowsThatDiffer | None) -> str:
-    """An input is named as ``predictions`` or ``statistics.3.artifact``."""
-    source, _, place = name.partition(".")
+    """An artifact by what its rows are, a value by its name: ``input.predictions.artifact``,
+    ``input.statistics.3.artifact``, ``input.origins.0.model_name``."""
+    source, _, place = name.removeprefix("input.").partition(".")
     number = place.partition(".")[0]
     label = f"{source} {int(number) + 1}" if number.isdigit() else source
     files = [
         found for entry in (before, after) if (found := entry.inputs.get(label, entry.inputs.get(source)))
     ]
     counted = count(*files) if count is not None and len(files) == 2 else None
-    return counted or f"{source} changed"
+    if counted or files:
+        return counted or f"{_noun(files[-1], source)} changed"
+    if name not in before.ingredients or name not in after.ingredients:
+        return f"{_noun(source, source)} changed"
+    shown = place.partition(".")[2] if number.isdigit() else name.removeprefix("input.")
+    return _setting(name, before.ingredients, after.ingredients, shown)
 
 
-def _setting(name: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
-    shown = name.removeprefix("step.")
+def _noun(made: str, otherwise: str = "rows") -> str:
+    """What the rows of a stage's artifact are called."""
+    return _NOUNS.get(made.partition("/")[0], otherwise)
+
+
+def _setting(name: str, old: Mapping[str, Any], new: Mapping[str, Any], named: str | None = None) -> str:
+    shown = named or name.removeprefix("step.")
     if name not in old:
         return f"{shown} is new"
     if name not in new:
@@ -285,6 +298,7 @@ _NOUNS: Final = {
     "score": "scores",
     "reduce": "item rows",
     "ask": "requests to the judge",
+    "origins": "models and prompts",
 }
 
 
@@ -299,7 +313,7 @@ def rows_that_differ(store: Store, before: str, after: str) -> str | None:
         return None
     if old is None or new is None:
         return None
-    noun = _NOUNS.get(before.partition("/")[0], "rows")
+    noun = _noun(before)
     differing = sum(old.get(key) != value for key, value in new.items())
     gone = len(old.keys() - new.keys())
     said = [f"{differing:,} of {len(new):,} {noun} differ"] if differing else []

@@ -9,7 +9,6 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from flows.history import app, main
-from metrics.errors import ConfigError
 from tasks.history.layout import record_run
 from tasks.store.schemas import ITEM_ROWS, RESULTS
 from tasks.store.storage import ArtifactRef, Store
@@ -55,7 +54,9 @@ def test_csv_holds_no_formula(store: Store) -> None:
         store, "SELECT '=1+1' AS a, '@x' AS b, 'a,b' AS c, -1.5::DOUBLE AS d, NULL AS e", "--csv"
     )
     assert (answer.exit_code, answer.stdout) == (0, "a,b,c,d,e\n'=1+1,'@x,\"a,b\",-1.5,\n")
-    assert isinstance(history(store, "--csv").exception, ConfigError)
+    assert "--csv needs a SQL query; for example:" in str(history(store, "--csv").exception)
+    both = history(store, "SELECT 1", "--csv", "--json").exception
+    assert str(both) == "--csv and --json were both given; name one of them"
 
 
 def test_rows_are_a_table_without_json(store: Store) -> None:
@@ -156,7 +157,7 @@ def test_a_retention_that_can_not_be_meant_is_refused(
     ("arguments", "message"),
     [
         (["SELECT 1", "--prune"], "either a SQL query or --prune"),
-        (["SELECT 1", "--keep", "3"], "belong to --prune"),
+        (["SELECT 1", "--keep", "3"], "need --prune"),
         (["--prune", "--keep", "3", "--retention", "x.yaml"], "name one of them"),
         (["--prune", "--compact"], "either a SQL query"),
         (["DELETE FROM runs"], "read-only"),

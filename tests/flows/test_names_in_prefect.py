@@ -32,7 +32,7 @@ def test_names_of_runs_are_in_the_characters_that_prefects_graph_draws(
     while "publish" not in (names := labels(prefect_api("GET", f"{run}/graph-v2"))):
         assert time.monotonic() < until, f"no task run of that name: {sorted(names)}"
         time.sleep(0.5)
-    assert {"filter strict-match | b", "score strict-match x exact_match | a"} <= names
+    assert {"infer a", "filter strict-match | b", "score strict-match x exact_match | a"} <= names
     assert [name for name in names if not name.isascii()] == []
 
 

@@ -182,6 +182,20 @@ def test_the_table_says_it_in_words(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "more than the dataset has" in out
 
 
+def test_a_loss_beyond_the_range_of_the_metric_is_not_spoken_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    few = config(tmp_path)
+    more = ("--store", str(tmp_path / "store"), "--margin", "0.9", "--differ", "1", "--limit", "6")
+    (pair,) = planned(capsys, few, *more)["pairs"]
+    assert (pair["decides"], pair["finds"]) == (None, None)
+    with pytest.raises(SystemExit):
+        main([str(few), *more])
+    out = capsys.readouterr().out
+    assert "6 items × 1 sample can rule out no loss; to rule out 0.9:" in out
+    assert "regression" not in out
+
+
 def test_a_dry_run_says_the_same(evaluate: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = config(tmp_path)
     dry = evaluate(path, "--dry-run", "--json").document

@@ -1,11 +1,22 @@
 """Reasons are for people: whatever is wrong with them, a step that was computed stays computed."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tasks.store.reasons import FIRST_TIME, Reason, Subject, keep_reason, place_of, read_reason
+from tasks.rows.parts import Origin
+from tasks.store.reasons import (
+    FIRST_TIME,
+    Reason,
+    Subject,
+    differences,
+    flat,
+    keep_reason,
+    place_of,
+    read_reason,
+)
 from tasks.store.storage import Store
 
 STEP = Subject("sums", "score", "score none × bleu")
@@ -28,6 +39,35 @@ def test_a_record_in_the_place_of_another_names_every_file_that_changed(tmp_path
     keep_reason(store, reason("a", **{"seen.words.txt": "0" * 16, "seen.more.txt": "0" * 16}))
     kept = keep_reason(store, reason("a", **{"seen.words.txt": "1" * 16, "seen.more.txt": "no file"}))
     assert kept.because == "words.txt changed; more.txt changed"
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "said"),
+    [
+        ("input.answered.responses.artifact", "infer/a.parquet", "responses changed"),
+        ("input.statistics.0.artifact", "score/a.parquet", "scores changed"),
+        ("input.item_rows.artifact", "reduce/a.parquet", "item rows changed"),
+    ],
+)
+def test_an_input_that_changed_is_named_by_what_its_rows_are(
+    name: str, file: str, said: str, tmp_path: Path
+) -> None:
+    inputs = {name.split(".")[1]: file}
+    before, after = (replace(reason(key, **{name: f"#{key}"}), inputs=inputs) for key in "ab")
+    assert differences(Store(str(tmp_path)), before, after) == [said]
+
+
+def test_a_value_that_changed_is_said_with_both_values(tmp_path: Path) -> None:
+    def given(tokens: int, *more: Origin, stop: int = 5) -> dict[str, Any]:
+        origin = Origin("m", "p", {"sampling": {"max_tokens": tokens}})
+        return flat({"input": {"origins": [origin, *more], "stop": stop}})
+
+    def said(after: dict[str, Any]) -> list[str]:
+        return differences(Store(str(tmp_path)), reason("a", **given(256)), reason("b", **after))
+
+    assert said(given(100)) == ["metadata.sampling.max_tokens changed from 256 to 100"]
+    assert said(given(256, stop=42)) == ["stop changed from 5 to 42"]
+    assert said(given(256, Origin("another", "p"))) == ["models and prompts changed"]
 
 
 @pytest.mark.parametrize("content", [b"", b"[1]", b"null", b'{"key": 1}', b"\xff"])
