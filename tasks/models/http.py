@@ -17,11 +17,12 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 from urllib.parse import urlsplit
 
 import aiohttp
 import orjson
+from yarl import URL
 
 from tasks.messages.calls import merged_pieces
 from tasks.messages.chat import content_text
@@ -42,6 +43,7 @@ from tasks.models.errors import (
     shortened,
 )
 from tasks.models.records import Call, Reply
+from tasks.models.signing import Sign
 
 HEADERS = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
 CONNECT_TIMEOUT = 15.0
@@ -60,7 +62,7 @@ class ModelListing:
 
 class HttpTransport:
     """An endpoint over plain HTTP. ``headers`` go with every request; ``key`` is the part of them that is
-    never shown."""
+    never shown. ``sign`` says the headers that each call has of its own."""
 
     def __init__(
         self,
@@ -69,8 +71,10 @@ class HttpTransport:
         connections: int,
         key: str | None = None,
         wire: "Wire | None" = None,
+        sign: Sign | None = None,
     ) -> None:
         self.base_url = base_url
+        self._sign = sign
         self._secret = key.encode() if key else None
         self._wire = wire or Wire()
         self._session = aiohttp.ClientSession(
@@ -87,12 +91,12 @@ class HttpTransport:
         start = time.perf_counter()
         try:
             async with self._session.post(
-                f"{self.base_url}/{call.path}",
+                **self._signed("POST", call.path, call.content),
                 data=call.content,
                 timeout=_timeouts(timeout),
                 allow_redirects=False,
             ) as response:
-                if response.content_type == "text/event-stream" and response.status == 200:
+                if response.content_type == self._wire.events.media_type and response.status == 200:
                     body = await self._streamed_body(response)
                 else:
                     body = await self._json_body(response)
@@ -123,7 +127,7 @@ class HttpTransport:
         Raises RequestError."""
         try:
             async with self._session.get(
-                f"{self.base_url}/{path}", timeout=_timeouts(timeout), allow_redirects=False
+                **self._signed("GET", path), timeout=_timeouts(timeout), allow_redirects=False
             ) as response:
                 headers = dict(response.headers)
                 return ({} if response.status in absent else await self._json_body(response)), headers
@@ -177,6 +181,13 @@ class HttpTransport:
         except (aiohttp.ClientError, OSError) as error:
             raise _connection_error(error, timeout) from error
 
+    def _signed(self, method: str, path: str, content: bytes = b"") -> dict[str, Any]:
+        """Where a request goes, and the headers of its own. What is signed is sent as it was written."""
+        address = f"{self.base_url}/{path}"
+        if self._sign is None:
+            return {"url": address}
+        return {"url": URL(address, encoded=True), "headers": self._sign(method, address, content)}
+
     def _place(self, path: str) -> str:
         """The address of a path; raises NotServed for one of another server, which would get the key."""
         if not path.startswith(("http://", "https://")):
@@ -200,7 +211,7 @@ class HttpTransport:
         return content.replace(self._secret, b"***") if self._secret and self._secret in content else content
 
     async def _streamed_body(self, response: aiohttp.ClientResponse) -> Mapping[str, Any]:
-        answer, lines = self._wire.stream(), EventLines()
+        answer, lines = self._wire.stream(), self._wire.events()
         size, limit = 0, largest_body()
         async for piece in response.content.iter_any():
             size += len(piece)
@@ -286,6 +297,8 @@ class StaggeredConnector(aiohttp.TCPConnector):
 class EventLines:
     """The data of a stream's events, one a line; a line ends in LF, CR LF or CR, as server-sent events have
     it."""
+
+    media_type: ClassVar[str] = "text/event-stream"
 
     def __init__(self) -> None:
         self._open: list[bytes] = []
@@ -538,7 +551,14 @@ def retry_after(headers: Mapping[str, str], now: float | None = None) -> float |
     return max(0.0, when - (time.time() if now is None else now))
 
 
-KEPT_HEADERS = ("x-request-id", "request-id", "openai-version", "x-model-id", "x-model-version")
+KEPT_HEADERS = (
+    "x-request-id",
+    "request-id",
+    "x-amzn-requestid",
+    "openai-version",
+    "x-model-id",
+    "x-model-version",
+)
 
 
 def kept_headers(headers: Mapping[str, str]) -> dict[str, str]:
@@ -558,11 +578,27 @@ class Stream(Protocol):
         ...
 
 
+class Events(Protocol):
+    """Takes a stream of this media type apart into the data of its events."""
+
+    media_type: ClassVar[str]
+
+    def add(self, piece: bytes) -> Iterator[bytes]:
+        """The data of the events that this piece ends."""
+        ...
+
+    def rest(self) -> Iterator[bytes]:
+        """The data of a last event that does not end."""
+        ...
+
+
 @dataclass(frozen=True)
 class Wire:
     """How a provider's replies are read: what a status other than 200 stands for, the JSON object in a body,
-    what puts a stream of events together. By default as OpenAI's protocol has it."""
+    what puts a stream of events together, and what takes the stream apart. By default as OpenAI's protocol
+    has it."""
 
     failure: Callable[[int, bytes, Mapping[str, str]], RequestError] = status_error
     body: Callable[[bytes], dict[str, Any]] = answer_body
     stream: Callable[[], Stream] = StreamedAnswer
+    events: type[Events] = EventLines

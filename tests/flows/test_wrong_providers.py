@@ -41,6 +41,9 @@ GEMINI_PLACE = {
         "status": "FAILED_PRECONDITION",
     }
 }
+BEDROCK_KEY = {"message": "The security token included in the request is invalid."}
+BEDROCK_MODEL = {"message": "The provided model identifier is invalid."}
+BEDROCK_PLACE = {"message": "Credential should be scoped to a valid region."}
 CASES: list[tuple[str, Refusal, list[str]]] = [
     ("anthropic", (401, ANTHROPIC_KEY), ["refused access", "invalid x-api-key", "A_KEY"]),
     ("anthropic", (404, ANTHROPIC_MODEL), ["knows no model 'nobody'", "set config.model"]),
@@ -48,6 +51,9 @@ CASES: list[tuple[str, Refusal, list[str]]] = [
     ("gemini", (400, GEMINI_KEY), ["refused access", "API key not valid", "A_KEY"]),
     ("gemini", (404, GEMINI_MODEL), ["knows no model 'nobody'", "set config.model"]),
     ("gemini", (400, GEMINI_PLACE), ["refused access", "location is not supported"]),
+    ("bedrock", (403, BEDROCK_KEY), ["refused access", "security token", "A_KEY"]),
+    ("bedrock", (400, BEDROCK_MODEL), ["knows no model 'nobody' in us-east-1", "set config.model"]),
+    ("bedrock", (403, BEDROCK_PLACE), ["refused access", "valid region"]),
     ("openai_responses", (401, OPENAI_KEY), ["refused access", "Incorrect API key", "A_KEY"]),
     ("openai_responses", (403, OPENAI_PLACE), ["refused access", "region, or territory not supported"]),
     ("openai", (401, OPENAI_KEY), ["refused access", "Incorrect API key", "A_KEY"]),
@@ -109,6 +115,8 @@ def test_what_a_provider_does_not_take_is_told_before_anything_is_asked(
 ) -> None:
     with refusing(refusal) as (address, posted):
         config = {"base_url": address, "model": "nobody", "api_key_env": "A_KEY"}
+        if kind == "bedrock":
+            config["region"] = "us-east-1"
         ran = evaluate(written(tmp_path, kind, config), env={"A_KEY": KEY})
     assert ran.code == 2, ran.out + ran.err
     assert posted == []

@@ -31,6 +31,7 @@ from tasks.models.providers.native import (
     NativeCodec,
     NativeConfig,
     NativeProvider,
+    alternating,
     arguments_object,
     thoughts_text,
 )
@@ -159,7 +160,7 @@ class Messages(NativeCodec):
 
     def body(self, chat: Chat) -> dict[str, Any]:
         """Results of tools are said by the user."""
-        body = {**self._body, "messages": _turns(chat.messages)}
+        body = {**self._body, "messages": alternating(chat.messages, _blocks)}
         if chat.system:
             body["system"] = [{"type": "text", "text": chat.system}]
         if chat.functions:
@@ -227,19 +228,6 @@ def _call(block: Mapping[str, Any]) -> dict[str, Any]:
         "name": name,
         "arguments": given if isinstance(given, str) else orjson.dumps(given or {}).decode(),
     }
-
-
-def _turns(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """Turns of the user and of the assistant, one after the other: results of tools are said by the user."""
-    turns: list[dict[str, Any]] = []
-    for message in messages:
-        role = "assistant" if message["role"] == "assistant" else "user"
-        blocks = list(_blocks(message))
-        if turns and turns[-1]["role"] == role:
-            turns[-1]["content"] += blocks
-        else:
-            turns.append({"role": role, "content": blocks})
-    return turns
 
 
 def _blocks(message: Message) -> Iterator[dict[str, Any]]:

@@ -33,6 +33,7 @@ from tasks.models.providers.native import (
     NativeCodec,
     NativeConfig,
     NativeProvider,
+    alternating,
     arguments_object,
     thoughts_text,
 )
@@ -243,17 +244,8 @@ def _call(call: Any) -> dict[str, Any]:
 
 
 def _contents(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """Contents of the user and of the model, one after the other: results of tools are said by the user."""
     names = {call["id"]: call["function"]["name"] for m in messages for call in m.get("tool_calls") or ()}
-    contents: list[dict[str, Any]] = []
-    for message in messages:
-        role = "model" if message["role"] == "assistant" else "user"
-        parts = list(_said(message, names))
-        if contents and contents[-1]["role"] == role:
-            contents[-1]["parts"] += parts
-        else:
-            contents.append({"role": role, "parts": parts})
-    return contents
+    return alternating(messages, lambda message: _said(message, names), "model", "parts")
 
 
 def _said(message: Message, names: Mapping[str, str]) -> Iterator[dict[str, Any]]:

@@ -5,7 +5,7 @@ chat and the answer in a reply. What the API has no field for is refused before 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Any, ClassVar, Final, TypeVar
@@ -121,6 +121,24 @@ class NativeCodec(Codec, ABC):
     @abstractmethod
     def body(self, chat: Chat) -> Mapping[str, Any]:
         """What is sent for a chat; raises BadRequest for a part that the API does not take."""
+
+
+def alternating(
+    messages: Sequence[Message],
+    blocks: Callable[[Message], Iterable[dict[str, Any]]],
+    assistant: str = "assistant",
+    field: str = "content",
+) -> list[dict[str, Any]]:
+    """Turns of the user and of the assistant, one after the other: results of tools are said by the user."""
+    turns: list[dict[str, Any]] = []
+    for message in messages:
+        role = assistant if message["role"] == "assistant" else "user"
+        said = list(blocks(message))
+        if turns and turns[-1]["role"] == role:
+            turns[-1][field] += said
+        else:
+            turns.append({"role": role, field: said})
+    return turns
 
 
 def thoughts_text(thoughts: Sequence[Any]) -> str | None:

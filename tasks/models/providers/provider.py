@@ -225,6 +225,8 @@ class AskedProvider(Provider[C]):
     """Whether weights on this machine can be served to be asked so."""
     stays: ClassVar[bool] = False
     """Whether the model that answers is part of its identity, and so no other can come to answer."""
+    unreachable: ClassVar[str] = "start the server or set config.base_url to where it is"
+    """What to do where nothing answers."""
 
     @classmethod
     def check(cls, model: ModelConfig) -> None:
@@ -323,12 +325,12 @@ class AskedProvider(Provider[C]):
                 refused = await self.doubts(kind, served)
             except AccessDenied as error:
                 raise ModelError(
-                    f"model {model.name!r}: {served.base_url} refused access ({error}); {_key_remedy(model)}"
+                    f"model {model.name!r}: {served.base_url} refused access ({error}); {self.key_remedy()}"
                 ) from error
             except RequestError as error:
                 raise ModelError(
-                    f"model {model.name!r}: nothing usable answers at {served.base_url} ({error}); start the "
-                    "server or set config.base_url to where it is"
+                    f"model {model.name!r}: nothing usable answers at {served.base_url} ({error}); "
+                    f"{self.unreachable}"
                 ) from error
         names = tuple(listing.entries)
         absent = _not_listed(model, served.model, served.base_url, names)
@@ -342,6 +344,15 @@ class AskedProvider(Provider[C]):
         told = [doubt for doubt in doubts if doubt is not None]
         says = statement(served.model, listing)
         return ServedIdentity(served.base_url, served.model, names, says, "; ".join(told) or None)
+
+    def key_remedy(self) -> str:
+        """What to do where access was refused."""
+        named = getattr(self.config, "api_key_env", None), getattr(self.config, "api_key_secret", None)
+        if named[0]:
+            return f"check the key in the environment variable {named[0]}"
+        if named[1]:
+            return f"check the key in the Secret block {named[1]!r}"
+        return "name the environment variable that holds the key in config.api_key_env"
 
     async def doubts(self, _kind: RequestKind, _served: ServedModel[Any]) -> list[str]:
         """Warnings about how the endpoint takes requests of a kind."""
@@ -426,15 +437,6 @@ def unencrypted_key_warning(model: ModelConfig, base_url: str) -> str | None:
     if parts.scheme != "http" or parts.hostname in LOOPBACK:
         return None
     return f"model {model.name!r}: its key is sent to {base_url} unencrypted; use https:// if there is one"
-
-
-def _key_remedy(model: ModelConfig) -> str:
-    named = getattr(model.config, "api_key_env", None), getattr(model.config, "api_key_secret", None)
-    if named[0]:
-        return f"check the key in the environment variable {named[0]}"
-    if named[1]:
-        return f"check the key in the Secret block {named[1]!r}"
-    return "name the environment variable that holds the key in config.api_key_env"
 
 
 def _not_listed(model: ModelConfig, name: str, base_url: str, names: tuple[str, ...]) -> str | None:

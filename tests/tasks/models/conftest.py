@@ -31,6 +31,7 @@ class Asked:
     path: str
     headers: dict[str, str]
     body: Any
+    content: bytes = b""
 
 
 class ScriptedServer(http.server.ThreadingHTTPServer):
@@ -52,7 +53,7 @@ def script() -> Iterator[Callable[[Callable[[Asked], tuple[int, dict[str, str], 
                 content = self.rfile.read(int(self.headers.get("Content-Length") or 0))
                 body = orjson.loads(content) if content[:1] in (b"{", b"[") else content
                 headers = {name.lower(): value for name, value in self.headers.items()}
-                status, told, said = answer(Asked(self.command, self.path, headers, body))
+                status, told, said = answer(Asked(self.command, self.path, headers, body, content))
                 data = said if isinstance(said, bytes) else orjson.dumps(said)
                 self.send_response(status)
                 for name, value in {"Content-Type": "application/json", **told}.items():

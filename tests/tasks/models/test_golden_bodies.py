@@ -15,6 +15,7 @@ import pytest
 from tasks.datasets.item import RequestKind
 from tasks.models.config import ModelConfig, SampleParams
 from tasks.models.providers.anthropic import Messages
+from tasks.models.providers.bedrock import Converse
 from tasks.models.providers.gemini import Contents
 from tasks.models.providers.openai.echo import EchoMode, Likelihood
 from tasks.models.providers.openai.generation import Chat, Completions, TokenPrompts
@@ -45,7 +46,13 @@ MODELS: dict[str, dict[str, Any]] = {
         "reasoning": {"budget_tokens": 9},
     },
 }
-NATIVE: dict[str, type[Codec]] = {"anthropic": Messages, "gemini": Contents, "openai_responses": Items}
+NATIVE: dict[str, type[Codec]] = {
+    "anthropic": Messages,
+    "gemini": Contents,
+    "openai_responses": Items,
+    "bedrock": Converse,
+}
+REGION = {"region": "us-east-1"}
 STREAMED = {"stream": True, "extra_body": {"x": 1}}
 NATIVE_MODELS: dict[str, dict[str, dict[str, Any]]] = {
     "anthropic": {
@@ -55,6 +62,11 @@ NATIVE_MODELS: dict[str, dict[str, dict[str, Any]]] = {
     },
     "gemini": {"plain": {}, "thinking": {"config": STREAMED, "reasoning": {"budget_tokens": 64}}},
     "openai_responses": {"plain": {}, "thinking": {"config": STREAMED, "reasoning": {"effort": "low"}}},
+    "bedrock": {
+        "plain": {"config": REGION},
+        "thinking": {"config": {**STREAMED, **REGION}, "reasoning": {"effort": "low"}},
+        "caching": {"config": {"prompt_caching": True, **REGION}},
+    },
 }
 TEXTS = {
     "text": Request(b"k", "generate", "p"),
@@ -155,8 +167,9 @@ def test_every_codec_of_a_provider_has_golden_bodies() -> None:
         if not PROVIDERS[name].asks:
             continue
         own = "api" in PROVIDERS[name].schema.model_fields
+        needed = REGION if "region" in PROVIDERS[name].schema.model_fields else {}
         for api in ({}, {"api": "completions"}) if own else ({},):
-            model = ModelConfig.model_validate({"name": "a", "type": name, "config": api})
+            model = ModelConfig.model_validate({"name": "a", "type": name, "config": {**needed, **api}})
             for kind in PROVIDERS[name].kinds:
                 assert type(_codec(model, kind, SampleParams())).__name__ in known
 
