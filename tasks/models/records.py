@@ -488,6 +488,15 @@ class Spending:
         self._start = time.monotonic()
         self._tokens = 0
         self._cost = 0.0
+        self._askers: set[str] = set()
+
+    def begins(self, asker: str) -> bool:
+        """Whether an inference begins in this process, and what it spent in others counts: once, and where a
+        limit is on tokens or cost."""
+        with self._lock:
+            is_new = asker not in self._askers
+            self._askers.add(asker)
+        return is_new and not (self._limits.max_tokens is None and self._limits.max_cost is None)
 
     def add(self, tokens: int, cost: float) -> None:
         """Counts tokens and their cost."""

@@ -12,6 +12,7 @@ import itertools
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -205,6 +206,7 @@ class Inference:
     ) -> None:
         """Asks for the answers to these requests."""
         if keys:
+            self._count_earlier(source, keys)
             self.asked |= keys
             if self.state.first is None:
                 sampled = self.expansion, self.codec_of, source, keys, self.snapshot, self.state.failures
@@ -213,6 +215,21 @@ class Inference:
             batched = self._batched(source, keys)
             groups = self.groups(source, set(keys))
             asyncio.run(_ask(self.provider, self.options, self.state, groups, batched, reporter))
+
+    def _count_earlier(self, source: Iterable[pa.RecordBatch], missing: set[bytes]) -> None:
+        """Counts against the limits what a process that was killed had spent on these requests."""
+        asker, spending = self.options.asker, self.state.spending
+        if asker is None or not spending.begins(asker) or not self.state.tally.cached:
+            return
+        earlier = RequestTally()
+        counted = KeptCounts(self.options, earlier, GivenAnswers(), set(), missing)
+        lacking = RequestFailure("not asked yet", 0)
+        rows = ResponseRows(self.expansion, self.codec_of, self.snapshot(), {}, lacking, counted.add)
+        with suppress(DamagedAnswers):  # what was lost is asked for again, and counts then
+            for _ in rows.batches(source):
+                pass
+        spending.add(earlier.prompt_tokens + earlier.completion_tokens, earlier.cost)
+        self.state.stopped = self.state.stopped or spending.exceeded()
 
     def _batched(self, source: Iterable[pa.RecordBatch], keys: set[bytes]) -> dict[str, Row]:
         """What came of these requests in batches."""

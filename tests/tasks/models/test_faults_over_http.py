@@ -241,6 +241,18 @@ def test_reaching_a_limit_stops_cleanly_with_what_is_there(bench, served, endpoi
     assert serving.stats()["answered_again"] == 0
 
 
+def test_what_an_inference_spent_counts_once_when_its_process_tries_it_again(
+    bench, served, endpoint, problems
+):
+    model = endpoint(served(), max_concurrency=1)
+    hundred = bench.ask(model, problems(100))
+    again = {"account": "an attempt", "asker": "an inference", "refresh": True}
+    limits = RunLimits(max_tokens=round(1.5 * hundred.tally.total_tokens))
+    assert set(bench.ask(model, problems(100), limits=limits, **again).column("status")) == {"ok"}
+    more = bench.ask(model, problems(300), limits=limits, **again | {"refresh": False})
+    assert 130 < more.column("status").count("ok") < 170
+
+
 def test_two_models_on_one_endpoint_share_its_ceiling(bench, served, endpoint, problems, batch_of):
     from concurrent.futures import ThreadPoolExecutor
 

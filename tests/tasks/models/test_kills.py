@@ -33,19 +33,19 @@ import pyarrow as pa
 sys.path.insert(0, {tests!r})
 from conftest import request_row
 from tasks.models.answers.segments import AnswerStore
-from tasks.models.config import ModelConfig, Price, SampleParams
+from tasks.models.config import ModelConfig, Price, RunLimits, SampleParams
 from tasks.models.records import InferenceOptions
 from tasks.models.respond import respond
 from tasks.store.schemas import REQUESTS
 from tasks.store.storage import Store
 
-def ask(folder, base_url, count, asker=None):
+def ask(folder, base_url, count, asker=None, **limits):
     folder, count = Path(folder), int(count)
     requests = [pa.RecordBatch.from_pylist([request_row(i) for i in range(count)], schema=REQUESTS)]
     config = {{"model": "demo", "base_url": base_url, "max_concurrency": {window}}}
     model = ModelConfig.model_validate({{"name": "demo", "config": config}})
     paid = Price(prompt=1.0, completion=2.0)
-    named = {{"price": paid, "asker": asker}}
+    named = {{"price": paid, "asker": asker, "limits": RunLimits(**limits)}}
     options = InferenceOptions(sampling=SampleParams(), journal_dir=folder / "journal", **named)
     responded = respond(model, requests, AnswerStore(Store(str(folder / "store"))), options)
     statuses = [row["status"] for batch in responded.batches for row in batch.to_pylist()]
@@ -53,6 +53,7 @@ def ask(folder, base_url, count, asker=None):
 
 """
 ONE = "ask(*sys.argv[1:])"
+LIMITED = "ask(*sys.argv[1:5], **json.loads(sys.argv[5]))"
 SEVERAL = """
 for line in sys.stdin:
     client = os.fork()
@@ -127,6 +128,29 @@ def test_what_a_killed_process_spent_counts_for_the_same_inference_and_for_no_ot
     other = tally("copy", "another")
     assert other["cached"] >= 150 - WINDOW
     assert other["total_tokens"] + other["saved_tokens"] == whole["total_tokens"]
+
+
+@pytest.mark.parametrize("limit", ["max_tokens", "max_cost"])
+def test_what_a_killed_process_spent_counts_against_the_limits_of_the_same_inference(served, tmp_path, limit):
+    serving = served(latency=0.02)
+    client = start_client(tmp_path / "killed", serving.base_url, 300, "one")
+    wait_until_answered(serving, client, 150)
+    kill(client)
+    shutil.copytree(tmp_path / "killed", tmp_path / "copy")
+    sent = serving.stats()["received"]
+    # Fewer than one request in flight takes: whoever spent anything has reached it.
+    limits = json.dumps({limit: 1 if limit == "max_tokens" else 1e-9})
+
+    def asked_by(folder: str, asker: str) -> int:
+        before = serving.stats()["received"]
+        arguments = (str(tmp_path / folder), serving.base_url, "300", asker, limits)
+        out, err = start_python(LIMITED, *arguments).communicate(timeout=60)
+        assert int(out.split()[0]) >= 150 - WINDOW, err
+        return serving.stats()["received"] - before
+
+    assert sent < 300
+    assert asked_by("killed", "one") == 0
+    assert asked_by("copy", "another") > 0
 
 
 def test_ten_kills_in_a_row_cost_at_most_ten_windows(served, tmp_path):
