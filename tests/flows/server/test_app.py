@@ -7,7 +7,7 @@ from pathlib import Path
 PROJECT = Path(__file__).resolve().parents[3]
 SCRIPT = """
 import gc, sqlite3, sys, threading, time
-from flows.server.collector import collect_beside
+from flows.server.app import collect_beside
 
 collect_beside()
 begun = threading.Event()
