@@ -21,6 +21,7 @@ TABLES = {
     "evaluation": ["bench.evaluation"],
     "pipeline": ["bench.pipeline"],
     "history": ["bench.history"],
+    "nights": ["bench.nights"],
     "pages": ["bench.pages"],
     "execution": ["bench.execution"],
     "lm_eval": ["bench.lm_eval.served", "bench.lm_eval.random_weights"],

@@ -24,16 +24,20 @@ ITEMS = 200
 
 @pytest.fixture
 def suite(tmp_path: Path) -> Path:
+    return write_suite(tmp_path)
+
+
+def write_suite(folder: Path) -> Path:
     """A suite on recorded answers: whatever takes long in its nights is Prefect's."""
     lines = (json.dumps({"id": str(n), "question": f"{n}+1?", "answer": str(n + 1)}) for n in range(ITEMS))
-    (tmp_path / "items.jsonl").write_text("\n".join(lines) + "\n")
+    (folder / "items.jsonl").write_text("\n".join(lines) + "\n")
     benchmark = {
         "name": "sums", "output_type": "generate_until", "dataset": "items.jsonl", "target": "{{answer}}",
         "prompt_template": "{{question}}", "metric_list": ["exact_match"],
         "models": [{"name": "recorded", "type": "replay", "config": {"path": "said.jsonl"}}],
     }  # fmt: skip
-    (tmp_path / "sums.yaml").write_text(json.dumps(benchmark))
-    path = tmp_path / "suite.yaml"
+    (folder / "sums.yaml").write_text(json.dumps(benchmark))
+    path = folder / "suite.yaml"
     path.write_text(json.dumps({"name": "night", "benchmarks": ["sums.yaml"], "gate": {"margin": 0.05}}))
     return path
 
