@@ -32,9 +32,9 @@ class PlainRows:
         """The logits of the first tokens."""
         return self._passes.last(self._rows)
 
-    def take(self, other: "PlainRows") -> None:
-        """Goes on with another's rows, too."""
-        self._rows += other._rows
+    def take(self, others: Sequence["PlainRows"]) -> None:
+        """Goes on with the rows of others, too."""
+        self._rows = [row for one in (self, *others) for row in one._rows]
 
     def keep(self, numbers: Sequence[int]) -> None:
         """Goes on with these rows alone."""
@@ -69,17 +69,18 @@ class KeptRows:
         mask = torch.cat([self._mask[chosen], mask], dim=1)
         return torch.as_tensor(self._passes.kept(ids, mask, chosen_rows(self._cache, chosen)).logits)
 
-    def take(self, other: "KeptRows") -> None:
-        """Goes on with another's rows, too."""
-        width = max(self._mask.shape[1], other._mask.shape[1])
-        room, others = width - self._mask.shape[1], width - other._mask.shape[1]
-        mask = torch.cat([pad(self._mask, (room, 0)), pad(other._mask, (others, 0))])
+    def take(self, others: Sequence["KeptRows"]) -> None:
+        """Goes on with the rows of others, too."""
+        masks = [one._mask for one in (self, *others)]
+        width = max(mask.shape[1] for mask in masks)
+        rooms = [width - mask.shape[1] for mask in masks]
+        mask = torch.cat([pad(one, (room, 0)) for one, room in zip(masks, rooms, strict=True)])
 
-        def joined(own: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
-            return torch.cat([pad(own, (0, 0, room, 0)), pad(new, (0, 0, others, 0))])
+        def joined(*tensors: torch.Tensor) -> torch.Tensor:
+            return torch.cat([pad(one, (0, 0, room, 0)) for one, room in zip(tensors, rooms, strict=True)])
 
-        pairs = zip(kept_tensors(self._cache), kept_tensors(other._cache), strict=True)
-        self._cache = DynamicCache([tuple(map(joined, own, new)) for own, new in pairs])
+        layers = zip(*(kept_tensors(one._cache) for one in (self, *others)), strict=True)
+        self._cache = DynamicCache([tuple(map(joined, *layer)) for layer in layers])
         self._mask = mask
 
     def keep(self, numbers: Sequence[int]) -> None:
@@ -219,7 +220,7 @@ class Passes:
         yield both.begin()
         yield both.step([first[0], second[0]])
         yield more.begin()
-        both.take(more)
+        both.take([more])
         yield both.step([third[0], first[1], second[1]])
         both.keep([2, 1])
         yield both.step([third[2], first[2]])

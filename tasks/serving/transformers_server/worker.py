@@ -3,7 +3,7 @@
 import queue
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -30,11 +30,11 @@ class DecodeBatch:
     def __init__(self, jobs: list[Job], rows: Any, logits: torch.Tensor) -> None:
         self.jobs, self.rows, self.logits = jobs, rows, logits
 
-    def take(self, other: "DecodeBatch") -> None:
-        """Goes on with another's sequences, too; with none of them where that fails."""
-        logits = torch.cat([self.logits, other.logits])
-        self.rows.take(other.rows)
-        self.logits, self.jobs = logits, [*self.jobs, *other.jobs]
+    def take(self, others: "Sequence[DecodeBatch]") -> None:
+        """Goes on with the sequences of others, too; with none of them where that fails."""
+        logits = torch.cat([self.logits, *(other.logits for other in others)])
+        self.rows.take([other.rows for other in others])
+        self.logits, self.jobs = logits, [*self.jobs, *(job for other in others for job in other.jobs)]
 
     def keep(self, numbers: list[int]) -> None:
         """Goes on with these sequences alone."""
@@ -85,8 +85,11 @@ class Worker:
                 scores = [job for job in self._waiting if job.score]
                 if scores:
                     self._guarded(self._score_batch, scores)
+                running = len(self._batches)
                 while self._room and (prompts := [job for job in self._waiting if not job.score]):
                     self._guarded(self._begin, prompts)
+                    self._collect()
+                self._join(running)
                 for batch in list(self._batches):
                     self._go_on(batch)
 
@@ -120,10 +123,7 @@ class Worker:
 
     def _failed(self, work: Callable[[list[Job]], None], jobs: list[Job], error: Exception) -> None:
         """Sees to the jobs of a pass that failed; of a lone one the error is the answer."""
-        said = last_line(error)
-        if said not in self._told:
-            self._told.add(said)
-            traceback.print_exception(error)
+        said = self._tell_once(error)
         if "out of memory" in str(error).lower():
             self.passes.cells = max(1, self.passes.cells // 2)
             if self.passes.device.type == "cuda":
@@ -134,6 +134,14 @@ class Worker:
                 self._guarded(work, half)
         else:
             self._end(jobs, Refused(f"a fault of the server, the same at every attempt: {said}"))
+
+    def _tell_once(self, error: Exception) -> str:
+        """An error's last line; the first of its kind is printed with its trace."""
+        said = last_line(error)
+        if said not in self._told:
+            self._told.add(said)
+            traceback.print_exception(error)
+        return said
 
     def _end(self, jobs: list[Job], failure: Exception) -> None:
         for job in jobs:
@@ -206,18 +214,26 @@ class Worker:
                 ]
 
     def _begin(self, jobs: list[Job]) -> None:
-        """Begins the longest prompts that wait, as many of like length as fit; they join those that run."""
+        """Begins the longest prompts that wait, as many of like length as fit."""
         longest = sorted(jobs, key=lambda job: -len(job.ids))[: self._room]
         width = len(longest[0].ids)
         most = max(1, self.passes.cells // (width * self.vocabulary))
         jobs[:] = [job for job in longest if len(job.ids) >= ALIKE * width][:most]
-        begun = self._begun(jobs)
-        if self._batches:
-            self._batches[-1].take(begun)
-        else:
-            self._batches.append(begun)
+        self._batches.append(self._begun(jobs))
         numbers = set(map(id, jobs))
         self._waiting = [job for job in self._waiting if id(job) not in numbers]
+
+    def _join(self, running: int) -> None:
+        """Makes one of the last batch that was ``running`` and those begun since, which copies what is kept
+        once; they go on apart where that fails."""
+        first, others = max(running - 1, 0), slice(max(running, 1), None)
+        if self._batches[others]:
+            try:
+                self._batches[first].take(self._batches[others])
+            except Exception as error:
+                self._tell_once(error)
+            else:
+                del self._batches[others]
 
     def _begun(self, jobs: list[Job]) -> DecodeBatch:
         """Sequences as far as they are, and the logits of their next tokens."""

@@ -1,4 +1,4 @@
-"""One request at fault among several that the built-in server works on together is refused alone."""
+"""What the built-in server works on together: one request at fault among several is refused alone."""
 
 import json
 import os
@@ -42,3 +42,18 @@ def test_a_step_that_fails_is_made_again_without_what_was_kept(
 ) -> None:
     row = found["a step alone", True]
     assert row["faulty"] == row["sound"]
+
+
+@pytest.mark.parametrize("keeps", [True, False], ids=["kept", "plain"])
+def test_prompts_that_can_not_be_made_one_batch_go_on_apart(
+    found: dict[tuple[str, bool], dict[str, Any]], keeps: bool
+) -> None:
+    row = found["joined", keeps]
+    assert row["faulty"] == row["sound"]
+
+
+@pytest.mark.parametrize("keeps", [True, False], ids=["kept", "plain"])
+def test_a_prompt_that_comes_while_others_begin_is_gone_on_with_from_the_first_step(
+    found: dict[tuple[str, bool], dict[str, Any]], keeps: bool
+) -> None:
+    assert found["late", keeps]["steps"][0] == len(found["begun", keeps]["sound"]) + 1

@@ -2,7 +2,8 @@
 
     PYTHON tiny_faults.py FOLDER
 
-Prints a line of JSON for each fault: what each request is told with the fault, and without it.
+Prints a line of JSON for each fault: what each request is told with the fault, and without it; and how many
+sequences steps have where one request comes later than the others.
 """
 
 import json
@@ -17,6 +18,7 @@ from typing import Any
 import torch
 import transformers
 from tiny_models import CONTEXT, http_server, loading, make, server
+from transformers_server.worker import DecodeBatch
 
 MARK = 7
 """A token that no prompt but the marked one has."""
@@ -105,6 +107,40 @@ def by_its_own_settings(service: Any, body: dict[str, Any], fault: bool) -> list
     return asked(service, bodies)
 
 
+def at_their_join(service: Any, body: dict[str, Any], fault: bool) -> list[Any]:
+    """Prompts of several lengths, which can't be made one batch."""
+
+    def broken(*_: Any) -> None:
+        raise IndexError("no such shape")
+
+    taken = DecodeBatch.take
+    try:
+        DecodeBatch.take = broken if fault else taken  # type: ignore[method-assign]
+        return asked(service, marked(service, body))
+    finally:
+        DecodeBatch.take = taken  # type: ignore[method-assign]
+
+
+def steps(service: Any) -> list[int]:
+    """How many sequences each step has; one request comes while the prompts of the others are begun."""
+    worker, rows = service.worker, []
+    begun, step = worker._begun, worker._step
+    late = [server.Job(service._tokenizer("a light")["input_ids"], False, max_tokens=8)]
+
+    def disturbed(jobs: Any) -> Any:
+        if late:
+            worker.add(late.pop())
+        return begun(jobs)
+
+    def counted(batch: Any) -> None:
+        rows.append(len(batch.jobs))
+        step(batch)
+
+    worker._begun, worker._step = disturbed, counted
+    asked(service, marked(service, BODY))
+    return rows
+
+
 LONE: list[int] = []
 
 
@@ -126,6 +162,7 @@ CASES: dict[str, tuple[Callable[..., list[Any]], dict[str, Any]]] = {
     "gone on with": (at_a_step, BODY),
     "a step alone": (lambda *told: at_a_step(*told, only_steps=True), BODY),
     "drawn": (by_its_own_settings, SAMPLED),
+    "joined": (at_their_join, BODY),
 }
 
 
@@ -139,6 +176,8 @@ def main(folder: Path) -> None:
             sound, faulty = (way(fresh(folder, keeps), body, fault) for fault in (False, True))
             row = {"name": name, "keeps": keeps, "sound": sound, "faulty": faulty}
             print(json.dumps(row), flush=True)
+    for keeps in (True, False):
+        print(json.dumps({"name": "late", "keeps": keeps, "steps": steps(fresh(folder, keeps))}), flush=True)
 
 
 if __name__ == "__main__":
