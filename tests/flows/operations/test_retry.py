@@ -123,8 +123,8 @@ def _until(found: Callable[[], Any], what: str, patience: float = 120) -> None:
 
 
 @pytest.mark.services
-def test_a_night_that_stopped_is_retried_against_its_own_rolling_baseline_and_asks_nothing(
-    prefect: Any, tmp_path: Path
+def test_a_night_that_stopped_is_retried_against_its_own_rolling_baseline_asks_nothing_and_is_told_once(
+    prefect: Any, tmp_path: Path, told: list[dict[str, Any]], webhook: str
 ) -> None:
     """Every second night asks all; since the retried one, another has become part of the rolling baseline."""
     gate = {"margin": 0.1, "stop": {"when": "decided", "blocks": 10, "full_every": 2}}
@@ -138,6 +138,7 @@ def test_a_night_that_stopped_is_retried_against_its_own_rolling_baseline_and_as
         return run, json.loads((tmp_path / f"night{night}" / "suite.json").read_text())
 
     prefect.deploy()
+    prefect.automations(webhook)
     with counting(lambda number: number % 5 < right[0]) as (address, asked), prefect.worker():
         config = benchmark(tmp_path, address, "base", items=300)
         (tmp_path / "suite.yaml").write_text(json.dumps({**suite, "benchmarks": [config.name]}))
@@ -164,3 +165,4 @@ def test_a_night_that_stopped_is_retried_against_its_own_rolling_baseline_and_as
     compared = [left["comparison"]["pairs"][0] for _, left in (nights[1], nights[3])]
     assert compared[0]["verdict"] == "regression"
     assert compared[0] == compared[1]
+    assert [message["key"] for message in told] == [f"{nights[1][1]['run_id']}:regression"]

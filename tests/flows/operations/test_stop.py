@@ -3,8 +3,10 @@
 import json
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -55,21 +57,31 @@ def test_cancelling_a_suite_stops_its_evaluations_and_leaves_a_record(
     assert endpoint.stats()["asked_again"] <= 4
 
 
-def test_a_suspended_suite_asks_nothing_until_it_is_resumed_and_then_goes_on(
-    prefect: Any, suite: tuple[dict[str, Any], Any]
+def test_a_suspended_suite_asks_nothing_until_it_is_resumed_and_then_goes_on_whatever_beats_follow(
+    prefect: Any, suite: tuple[dict[str, Any], Any], told: list[dict[str, Any]], webhook: str
 ) -> None:
     parameters, endpoint = suite
     prefect.deploy()
-    with prefect.worker():
+    prefect.automations(webhook)
+    with prefect.worker(), prefect.watch(process="3s", missed="1h"):
         run = prefect.trigger("suite/nightly", parameters)
         _until(lambda: endpoint.stats()["answered"] >= 16, "inference is in its middle")
         prefect.set_state(run, SUSPENDED)
-        _stands_still(endpoint)
+        _beat(prefect, run)
+        _stands_still(endpoint)  # longer than a run without a sign of life is taken for alive
         assert prefect.flow_run(run)["state_name"] == "Suspended"
+        assert told == []
         answered = endpoint.stats()["answered"]
         prefect.ask("POST", f"/flow_runs/{run}/resume", {})
         _until(lambda: endpoint.stats()["answered"] > answered, "it goes on")
         assert endpoint.stats()["asked_again"] <= 4
+
+
+def _beat(prefect: Any, flow_run: str) -> None:
+    """What a run's process sends now and then, and may send once more after its run was suspended."""
+    resource = {"prefect.resource.id": f"prefect.flow-run.{flow_run}"}
+    beat = {"event": "prefect.flow-run.heartbeat", "resource": resource, "id": str(uuid4())}
+    prefect.ask("POST", "/events", [{**beat, "occurred": datetime.now(UTC).isoformat()}])
 
 
 def test_a_paused_evaluation_goes_on_in_its_process(
