@@ -1,10 +1,10 @@
 """SQLite's lock in nights, with the server's trigger services on and off.
 
-``python -m bench.nights [--nights 5] [--burners 0]``. Nights of a suite on recorded answers wait for each
-other, beside so many processes that take all the cores that they get: a server of their own with the shipped
-automations, a worker and the watch. *Locked* is how often the server's log says "database is locked", *given
-up* how many events it put aside. *Waited* are times of a writer from outside, which takes the lock ten times
-a second and gives it back at once: the share above 10 ms, and the longest.
+``python -m bench.nights [--nights 5] [--burners 0] [--rounds 1]``. Nights of a suite on recorded answers wait
+for each other, beside so many processes that take all the cores that they get: a server of their own with the
+shipped automations, a worker and the watch. *Locked* is how often the server's log says "database is locked",
+*given up* how many events it put aside. *Waited* are times of a writer from outside, which takes the lock ten
+times a second and gives it back at once: the share above 10 ms, and the longest.
 """
 
 import argparse
@@ -86,11 +86,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.nights")
     parser.add_argument("--nights", type=int, default=5)
     parser.add_argument("--burners", type=int, default=0)
+    parser.add_argument("--rounds", type=int, default=1, help="on and off, so often one after the other")
     options = parser.parse_args()
     print(COLUMNS, flush=True)
     with tempfile.TemporaryDirectory() as folder:
-        for triggers in ("true", "false"):
-            place = Path(folder) / triggers
+        for number, triggers in enumerate(("true", "false") * options.rounds):
+            place = Path(folder) / str(number)
             place.mkdir()
             print(measured(place, triggers, options.nights, options.burners), flush=True)
     return 0
