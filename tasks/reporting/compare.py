@@ -328,6 +328,7 @@ SCRIPTS: Final = (
     "compare.js",
 )
 TEXT_SHOWN: Final = 400  # characters of a setting that differs
+MODELS_NAMED: Final = 3
 
 
 @dataclass(frozen=True)
@@ -435,10 +436,21 @@ def write_compare_report(
 
 
 def run_names(base: RunView, candidate: RunView, folders: tuple[str, str]) -> tuple[str, str]:
-    """What the two runs are called on the page: their names in short, or where these are the same (or not
-    known) their folders."""
+    """What the two runs are called on the page: their models where they have different ones, else their names
+    in short, or where these are the same (or not known) their folders."""
+    before, after = (_models(view) for view in (base, candidate))
+    if before and after and before != after:
+        return before, after
     first, second = (short_run_name(str(view.manifest.get("run_name") or "")) for view in (base, candidate))
     return (first, second) if first and second and first != second else folders
+
+
+def _models(view: RunView) -> str:
+    """The models of a run, three at most by name."""
+    names = sorted(filter(None, set(view.results.column("model_name").to_pylist())))
+    shown = names if len(names) <= MODELS_NAMED else names[: MODELS_NAMED - 1]
+    more = len(names) - len(shown)
+    return ", ".join(shown) + (f" and {more} more" if more else "")
 
 
 def compared_pairs(compared: ComparedRuns) -> list[PairView]:

@@ -5,10 +5,16 @@ const ROW_HEIGHT = 80;
 // A row of the list: whose sample it is, what was asked (once that is unpacked), how it scored, what was answered.
 function listRow(name, places, asked, badges, answer) {
   return [
-    element('div', { class: 'row-head' }, element('b', { text: name }), element('span', { class: 'dim', text: places.join(' · ') })),
+    element('div', { class: 'row-head' }, itemName(name), places.length ? element('span', { class: 'dim', text: places.join(' · ') }) : null),
     element('div', { class: 'row-asked', dir: 'auto', text: asked }),
     element('div', { class: 'row-answer' }, element('span', { class: 'badges' }, ...badges), element('span', { class: 'row-text', dir: 'auto', text: answer || '(no text)' })),
   ];
+}
+
+// Of a long name its beginning is left out, not the line that tells it from others.
+function itemName(name) {
+  const [, file, line] = /^(.*?)(:\d+)?$/s.exec(name);
+  return element('b', { title: name }, element('span', { class: 'file', text: file }), line ? element('span', { class: 'line', text: line }) : null);
 }
 
 class Browser {

@@ -19,6 +19,8 @@ const COLUMNS = [
   ['changed', 'Changed since the run before', false, true, (run) => run.changed],
 ];
 
+const CLASSES = { when: 'nowrap', benchmark: 'names', models: 'names' };
+
 class RunsTable {
   constructor() {
     this.order = { key: 'when', sign: -1 };
@@ -91,7 +93,7 @@ class RunsTable {
   row(run, columns) {
     const box = element('input', { type: 'checkbox', 'aria-label': `Compare ${run.name}`, checked: this.ticked.includes(run), onchange: () => this.tick(run) });
     return element('tr', { class: run.status === 'ok' ? null : 'failed' }, element('td', {}, box),
-      ...columns.map(([key, , numeric, , cell]) => element('td', { class: numeric ? 'num' : key === 'when' ? 'nowrap' : null }, ...[cell(run)].flat())));
+      ...columns.map(([key, , numeric, , cell]) => element('td', { class: numeric ? 'num' : CLASSES[key] }, ...[cell(run)].flat())));
   }
 
   // The last two that were ticked.
@@ -108,13 +110,14 @@ class RunsTable {
 function comparisonOf(one, other) {
   const [base, candidate] = runs.indexOf(one) > runs.indexOf(other) ? [one, other] : [other, one];
   const made = comparisons.find((each) => each.runs[0] === base.id && each.runs[1] === candidate.id);
-  const head = element('p', {}, element('b', { text: `${base.name} → ${candidate.name}` }),
+  const names = [base, candidate].map((run) => (base.models === candidate.models ? run.name : run.models || run.name));
+  const head = element('p', {}, element('b', { text: names.join(' → ') }),
     base.benchmark === candidate.benchmark ? null : ' They are runs of different benchmarks: what they have in common is compared.');
   if (made) return [head, element('p', {}, element('a', { href: made.link, text: 'Open the comparison' }), element('span', { class: 'dim', text: ` made ${made.when}` }))];
   const quote = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
   const folders = base.folder && candidate.folder;
   const sides = folders ? [base.folder, candidate.folder] : [base.id, candidate.id];
-  const output = folders ? ` --output ${quote(`${folder}/compared/${base.name}-${candidate.name}`.replace(/[^\w./-]+/g, '-'))}` : '';
+  const output = folders ? ` --output ${quote(`${folder}/compared/${`${base.name}-${candidate.name}`.replace(/[^\w.-]+/g, '-').replace(/-$/, '')}`)}` : '';
   const command = `python -m flows.compare ${sides.map(quote).join(' ')}${output}${store && !folders ? ` --store ${quote(store)}` : ''}`;
   const copy = element('button', { type: 'button', class: 'quiet', text: 'Copy', onclick: () => navigator.clipboard?.writeText(command).then(() => { copy.textContent = 'Copied'; }) });
   return [head, element('p', { class: 'dim', text: folders ? 'No comparison of them yet. This makes one:' : 'This prints their comparison:' }), element('pre', { class: 'manifest', text: command }), copy];

@@ -22,6 +22,7 @@ from tasks.reporting.compare import (
 )
 from tasks.reporting.report import PageLimits
 from tasks.reporting.view import ResponseView, RunView, SampleView
+from tests.tasks.reporting.recorded_runs import results, row
 from tests.tasks.reporting.report_recordings import HOSTILE, run_of
 
 
@@ -191,6 +192,19 @@ def test_runs_are_called_by_their_short_names_unless_these_are_the_same() -> Non
     folders = ("results/a", "results/b")
     assert run_names(first, second, folders) == ("sums-aaaaaaaa…", "sums-bbbbbbbb…")
     assert run_names(first, first, folders) == run_names(first, run(), folders) == folders
+
+
+def test_runs_of_different_models_are_called_by_these() -> None:
+    def of(*models: str) -> RunView:
+        table = results(*(row(model, 0.5) for model in models))
+        return dataclasses.replace(run(run_name=f"sums-{'a' * 32}"), results=table)
+
+    folders = ("results/a", "results/b")
+    assert run_names(of("m"), of("n"), folders) == ("m", "n")
+    assert run_names(of("m", "o"), of("m"), folders) == ("m, o", "m")
+    assert run_names(of("m", "n", "o", "p"), of("m"), folders) == ("m, n and 2 more", "m")
+    assert run_names(of("m"), of("m"), folders) == folders
+    assert run_names(of(*"abcd"), of(*"abef"), folders) == folders, "what is left out would differ"
 
 
 def test_costs_are_shown_by_model_and_stage(tmp_path: Path) -> None:

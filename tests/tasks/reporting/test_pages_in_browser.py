@@ -371,7 +371,7 @@ def test_samples_are_named_by_their_line_and_the_address_keeps_the_chosen_one(
 ) -> None:
     opened = Opened(browser, pages["report"])
     page = opened.ready()
-    assert page.locator(".row b").first.inner_text() == "questions.jsonl:1"
+    assert page.locator(".row b").first.text_content() == "questions.jsonl:1"
     assert "#" not in page.url
     page.select_option("[data-facet=Model]", "small")
     page.locator(".row").nth(2).click()
@@ -467,6 +467,45 @@ def test_two_ticked_runs_show_their_comparison_or_the_command_that_makes_it(
     assert shlex.split(command)[3:5] == ["results/one", "results/it's"]
     assert opened.logged == []
     opened.context.close()
+
+
+def test_ticked_runs_are_called_by_their_models_and_the_command_keeps_the_folder(
+    browser: Any, tmp_path: Path
+) -> None:
+    store, folder = Store(str(tmp_path / "store")), tmp_path / "my results"
+    for night, model in enumerate("ab"):
+        name = f"sums-{model * 32}"
+        (folder / name).mkdir(parents=True)
+        record(store, name, night, row(model, 0.5), output=str(folder / name))
+    opened = Opened(browser, write_index(store, folder))
+    page = opened.ready()
+    for box in page.locator("#found input").all():
+        box.check()
+    assert page.locator("#pair b").inner_text() == "a → b"
+    command = shlex.split(page.locator("#pair pre").inner_text())
+    assert command[-1].endswith("my results/compared/sums-aaaaaaaa--sums-bbbbbbbb")
+    opened.context.close()
+
+
+def test_a_name_of_a_model_is_not_broken_where_there_is_room(browser: Any, tmp_path: Path) -> None:
+    store = Store(str(tmp_path / "store"))
+    about = {"benchmark": "gsm8k_recorded", "filter": "final-answer"}
+    for night, model in enumerate(("175b_finetuning", "175b_verification")):
+        record(store, f"gsm8k-recorded-{model[5] * 32}", night, row(model, 0.5, **about))
+    opened = Opened(
+        browser, write_index(store, tmp_path / "results"), viewport={"width": 1280, "height": 900}
+    )
+    cells = opened.ready().locator("#found td").all()
+    heights = {cell.inner_text(): cell.evaluate(LINES) for cell in cells}
+    assert (heights["175b_verification"], heights["gsm8k_recorded"]) == (1, 1)
+    opened.context.close()
+
+
+LINES = """cell => {
+  const range = document.createRange();
+  range.selectNodeContents(cell);
+  return new Set([...range.getClientRects()].map((box) => box.top)).size;
+}"""
 
 
 def test_a_night_is_one_point_of_its_last_run(browser: Any, tmp_path: Path) -> None:
@@ -823,6 +862,27 @@ def test_a_row_of_the_list_says_whose_answer_it_is_and_what_was_asked(
         )
         assert all(part.evaluate(within) for part in row.locator("*").all())
         opened.context.close()
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_a_row_of_the_list_shows_the_line_of_a_file_of_any_name(
+    browser: Any, tmp_path: Path, width: int
+) -> None:
+    name = "questions-of-a-file-with-a-very-long-name-for-such-a-list.jsonl"
+    (tmp_path / name).write_text('{"question": 0}\n' * 3)
+    view = questions(tmp_path)
+    view.manifest["config"]["dataset"]["path"] = name
+    report = write_report(view, tmp_path / "r.html").path
+    opened = Opened(browser, report, viewport={"width": width, "height": 900})
+    page = opened.ready()
+    row = page.locator(".row").nth(2)
+    assert row.locator("b").text_content() == f"{name}:3"
+    ends = "one => one.getBoundingClientRect().right"
+    line, whole = row.locator(".line"), row.locator("b").evaluate(ends)
+    assert line.inner_text() == ":3"
+    assert line.evaluate(ends) <= whole + 1, "it is not cut off"
+    assert row.locator("b").get_attribute("title") == f"{name}:3"
+    opened.context.close()
 
 
 def test_previous_and_next_go_through_the_list(browser: Any, pages: dict[str, Path]) -> None:
