@@ -97,6 +97,7 @@ class Browser {
       this.chosen = kept;
       if (kept < 0 && this.shown.length && matchMedia('(min-width: 800px)').matches) this.choose(0);
       else this.draw();
+      if (kept >= 0) this.detail.querySelector('.steps')?.replaceWith(this.steps());
     }
     if (!this.shown.length) this.detail.replaceChildren(element('p', { class: 'dim empty', text: 'No sample matches.' }));
   }

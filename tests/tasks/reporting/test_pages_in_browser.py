@@ -885,6 +885,14 @@ def test_a_row_of_the_list_shows_the_line_of_a_file_of_any_name(
     opened.context.close()
 
 
+def test_the_place_of_the_chosen_sample_is_that_in_the_list_as_it_is_narrowed(opened: Opened) -> None:
+    page = opened.ready()
+    found = opened.search("eggs").partition(" of ")[0]
+    wait_until(page, f"document.querySelector('.steps').textContent.endsWith('1 of {found}')")
+    last = int(found.replace(",", ""))
+    assert 1 < last < 5_276
+
+
 def test_previous_and_next_go_through_the_list(browser: Any, pages: dict[str, Path]) -> None:
     opened = Opened(browser, pages["report"], viewport={"width": 390, "height": 900})
     page = opened.ready()
