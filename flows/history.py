@@ -142,6 +142,7 @@ def print_latest(runs: Sequence["Glance"], as_json: bool) -> None:
             Text.assemble((run.started[:16].replace("T", " "), "dim"), "  ", (run.name, "bold"), status)
         )
         told = [f"{score.model}: {score.pair} {score.text} ({score.n_items} items)" for score in run.scores]
+        told += [run.stopped] if run.stopped else []
         told += [f"changed: {', '.join(run.changed)}"] if run.changed else []
         if run.costs:
             paid = ", ".join(f"{place} {cost:.4g}" for place, cost in run.costs.items())

@@ -35,6 +35,7 @@ from tasks.benchmarks.open import open_benchmark
 from tasks.comparison.matching import DEFAULT_REDUCTION, clusters_of, join, match_runs, result_key
 from tasks.comparison.runs import ComparedRun, open_run
 from tasks.comparison.sharing import Shared, SharedAnswers
+from tasks.comparison.stopping import stopped_sentence
 from tasks.history.query import query
 from tasks.models.records import cost_of
 from tasks.reporting import numbers
@@ -282,23 +283,25 @@ class _History:
             return None
         width = 1.0 if shares else math.inf
         items, name = newest["n_items"], self.runs[0].name
+        stopped = self.runs[0].manifest.get("stopped")
+        early = f" ({stopped_sentence(stopped)})" if stopped else ""
         samples = max(round(newest["n_samples"] / items), 1)
         measured = newest["stderr_sampling"]
         sampling = None if measured is None else 2 * samples * items * measured**2
         second = self._second(newest, model, pair)
         if second is not None:
             other, variance, own = second
-            source = f"from {own:,} items of {other} and {name}"
+            source = f"from {own:,} items of {other} and {name}{early}"
             if sampling is None:
                 return _Known.of_total(variance, samples, width, source)
             sampling = min(sampling, variance * samples)
             return _Known((PairSpread(variance - sampling / samples, sampling, width),), source)
         if sampling:
-            return _Known((PairSpread(0.0, sampling, width),), f"from the repeats of {name}")
+            return _Known((PairSpread(0.0, sampling, width),), f"from the repeats of {name}{early}")
         if sampling == 0 and shares:  # repeats that are all the same say nothing of another run
             kept = PairSpread(ASSUMED, 0.0, width)
             return _Known((kept,), f"{ASSUMES}: {ASSUMED:.0%} of the items differ; {name}'s repeats do not")
-        source = f"from {name}, taking two runs as unrelated"
+        source = f"from {name}{early}, taking two runs as unrelated"
         unrelated = 2 * items * newest["stderr"] ** 2
         if not shares:
             return _Known((PairSpread(unrelated, 0.0, width),), source)

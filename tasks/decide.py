@@ -4,10 +4,12 @@ Its picture on the run's page is the confidence sequence closing in: a line a lo
 those that were asked by now.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
@@ -150,9 +152,25 @@ def _is_own(setup: DecideSetup, match: Match) -> bool:
     return match.key.benchmark == setup.benchmark and match.key.facet("model_name") in (None, *setup.models)
 
 
-@lru_cache(maxsize=2)
 def _baseline(uri: str, nights: tuple[tuple[str, ...], ...]) -> ComparedRun:
-    """The runs of the baseline's nights as one; read once by a process that looks again and again."""
+    """The runs of the baseline's nights as one; read once by a process that looks again and again, and anew
+    from a folder that was written anew."""
+    return _read_once(uri, nights, tuple(_written(name) for night in nights for name in night))
+
+
+def _written(name: str) -> tuple[int, ...]:
+    """When the files of a run's folder were written; nothing of a run of the store, which stays as it is."""
+    if not Path(name).is_dir():
+        return ()
+    return tuple(
+        path.stat().st_mtime_ns
+        for path in (Path(name) / "items.parquet", Path(name) / "manifest.json")
+        if path.is_file()
+    )
+
+
+@lru_cache(maxsize=2)
+def _read_once(uri: str, nights: tuple[tuple[str, ...], ...], _: tuple[tuple[int, ...], ...]) -> ComparedRun:
     store = Store(uri)
     return baseline_run("baseline", [open_runs({name: name for name in night}, store) for night in nights])
 
@@ -208,7 +226,7 @@ def picture(looks: Sequence[PairLook]) -> str:
     margin at ``!``, no difference at ``:``, the interval between its ends."""
     parts = []
     for look in looks:
-        parts += [f"### {look.said}", ""]
+        parts += [f"### {_as_text(look.said)}", ""]
         if course := look.course:
             low, high = min(end for _, end, _ in course), max(end for _, _, end in course)
             lines = [
@@ -217,6 +235,11 @@ def picture(looks: Sequence[PairLook]) -> str:
             ]
             parts += ["```", f"{'asked':>9}  {low:+.2f}{'':{WIDE - 10}}{high:+.2f}", *lines, "```", ""]
     return "\n".join(parts)
+
+
+def _as_text(said: str) -> str:
+    """What Markdown shows as these very signs, on one line."""
+    return re.sub(r"([\\`*_{}\[\]<>#|~$&!])", r"\\\1", " ".join(said.split()))
 
 
 def _line(ends: tuple[float, float], marks: tuple[float, float], range_: tuple[float, float]) -> str:

@@ -22,6 +22,7 @@ from urllib.parse import quote
 import orjson
 
 from tasks.comparison.runs import changes, costs, unpriced
+from tasks.comparison.stopping import stopped_sentence
 from tasks.comparison.trends import Known, known_of_models, ordering_facet
 from tasks.history.query import query
 from tasks.reporting import numbers
@@ -38,7 +39,7 @@ COMPARABLE: Final = 1.959964
 _RUNS: Final = """
 SELECT run_id, run_name, benchmark, status, started, wall_seconds, sent, cached, cost, dataset_digest,
        manifest->>'$.currency', manifest->>'$.output', manifest->'$.limit', manifest->>'$.samples',
-       manifest->'$.config', manifest->'$.models', manifest->'$.judges'
+       manifest->'$.config', manifest->'$.models', manifest->'$.judges', manifest->'$.stopped'
 FROM runs ORDER BY started DESC, run_id DESC
 """
 _ROWS: Final = """
@@ -93,6 +94,8 @@ class Glance:
     """"MODEL answering" or "MODEL judging" → what its answers cost, reused ones too."""
     unpriced: tuple[str, ...] = ()
     """Models and judges that have no price beside others that have: the cost leaves them out."""
+    stopped: str | None = None
+    """After how many items of how many it stopped, in words; None: it asked all."""
 
     @property
     def short_name(self) -> str:
@@ -167,7 +170,13 @@ def _glance(row: Sequence[Any], scores: Iterable[Score], before: Sequence[Any] |
         changed=_changed(before, row) if before else (),
         costs={" ".join(place): cost for place, cost in costs(_accounts(row)).items()},
         unpriced=unpriced(_accounts(row)),
+        stopped=_stopped(row[17]),
     )
+
+
+def _stopped(part: str | None) -> str | None:
+    stopped = json.loads(part or "null")
+    return stopped_sentence(stopped) if stopped else None
 
 
 def _changed(before: Sequence[Any], after: Sequence[Any]) -> tuple[str, ...]:
@@ -355,6 +364,7 @@ def _row(run: Glance, folder: Path) -> dict[str, Any]:
         "money": numbers.money(run.cost, run.currency),
         "seconds": run.seconds,
         "changed": ", ".join(run.changed),
+        "stopped": run.stopped,
         "points": [_point(run, score) for score in run.scores],
     }
 
@@ -362,7 +372,7 @@ def _row(run: Glance, folder: Path) -> dict[str, Any]:
 def _point(run: Glance, score: Score) -> list[Any]:
     """Curve, pair, value, both ends of its interval, text: runs over other items are curves of their own."""
     name = score.model if score.prompt in ("", "default") else f"{score.model} · {score.prompt}"
-    if run.limit is not None:
+    if run.limit is not None or run.stopped is not None:
         name += f" · {score.n_items} items"
     ends = [finite(end) for end in (score.value, score.ci_low, score.ci_high)]
     return [name, score.pair, *ends, score.text]

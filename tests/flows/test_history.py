@@ -49,6 +49,17 @@ def test_the_list_of_runs_tells_infinity_from_nothing(store: Store) -> None:
     assert (score["value"], score["stderr"]) == ("Infinity", None)
 
 
+def test_the_list_of_runs_says_which_stopped_and_a_query_finds_them(store: Store) -> None:
+    stop = {"asked_items": 400, "of_items": 1319, "why": "decided"}
+    record(store, "monday", 1, row("a", 0.5))
+    record(store, "tuesday", 2, row("a", 0.5, n_items=400), stopped=stop)
+    said = "400 of 1,319 items, stopped: decided"
+    assert history(store).stdout.count(said) == 1
+    assert [run["stopped"] for run in json.loads(history(store, "--json").stdout)] == [said, None]
+    found = history(store, "SELECT run_id FROM runs WHERE manifest->>'$.stopped.why' IS NOT NULL", "--json")
+    assert json.loads(found.stdout) == [{"run_id": "tuesday"}]
+
+
 def test_csv_holds_no_formula(store: Store) -> None:
     answer = history(
         store, "SELECT '=1+1' AS a, '@x' AS b, 'a,b' AS c, -1.5::DOUBLE AS d, NULL AS e", "--csv"

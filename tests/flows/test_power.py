@@ -41,13 +41,20 @@ def config(folder: Path, **keys: Any) -> Path:
 
 
 def recorded(
-    store: Store, run_id: str, right: Any, started: float, tally: Any = None, **numbers: Any
+    store: Store,
+    run_id: str,
+    right: Any,
+    started: float,
+    tally: Any = None,
+    stopped: Any = None,
+    **numbers: Any,
 ) -> None:
     """A run of the benchmark in the history, whose requests took 100 and 50 tokens each."""
     tally = {
         "requests": ITEMS, "sent": ITEMS, "prompt_tokens": 100 * ITEMS, "completion_tokens": 50 * ITEMS,
     } | (tally or {})  # fmt: skip
     manifest = {"run_id": run_id, "benchmark": "sums", "started": started, "models": {"own": tally}}
+    manifest |= {} if stopped is None else {"stopped": stopped}
     stderr = float(np.std(right, ddof=1)) / len(right) ** 0.5
     row = dict.fromkeys(RESULTS.names) | PAIR | {
         "run_id": run_id, "model_name": "own", "value": float(np.mean(right)), "stderr": stderr,
@@ -126,6 +133,26 @@ def test_the_last_two_runs_tell_how_items_differ_and_what_a_request_takes(
     assert (many["samples"], one["samples"]) == (16, 1)
     assert many["fewest"] < one["items"] / 4
     assert many["items"] > one["items"] / 2
+
+
+def test_a_run_that_stopped_tells_of_the_items_that_it_asked_and_is_named_as_such(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = Store(str(tmp_path / "store"))
+    rng, asked = np.random.default_rng(1), 80
+    first = (rng.random(ITEMS) < 0.7).astype(float)
+    second = np.where(rng.random(ITEMS) < 0.1, 1 - first, first)
+    tally = {"requests": asked, "sent": asked, "prompt_tokens": 100 * asked, "completion_tokens": 50 * asked}
+    stopped = {"asked_items": asked, "of_items": ITEMS, "why": "decided"}
+    recorded(store, "before", first, 2.0)
+    recorded(store, "now", second[:asked], 3.0, tally=tally, stopped=stopped)
+    (pair,) = planned(capsys, config(tmp_path), "--store", store.uri, "--margin", 0.05)["pairs"]
+    assert pair["source"] == "from 80 items of before and now (80 of 200 items, stopped: decided)"
+    variance = float(np.var((second - first)[:asked], ddof=1))
+    assert pair["decides"] == pytest.approx(PairSpread(0.0, variance, 1.0).margin(ITEMS, 1, 0.05), rel=0.01)
+    design = pair["designs"][0]
+    assert design["cost"]["prompt_tokens"] == 100 * design["cost"]["requests"]
+    assert design["cost"]["requests"] == design["items"]
 
 
 def test_a_sampling_variance_that_was_measured_counts_though_it_is_none(

@@ -9,7 +9,7 @@ const COLUMNS = [
   ['name', 'Run', false, true, (run) => [run.link ? element('a', { href: run.link, title: run.id, text: run.name }) : run.name, run.status === 'ok' ? null : element('span', { class: 'chip none', text: run.status })]],
   ['benchmark', 'Benchmark', false, true, (run) => run.benchmark],
   ['models', 'Models', false, true, (run) => run.models],
-  ['value', 'Headline', true, true, (run) => [run.headline, element('div', { class: 'dim', text: run.pair })]],
+  ['value', 'Headline', true, true, (run) => [run.headline, element('div', { class: 'dim', text: run.pair }), run.stopped ? element('div', { class: 'dim', text: run.stopped }) : null]],
   ['interval', 'Interval', false, false, (run) => run.interval],
   ['items', 'Items', true, false, (run) => (run.items === null ? '' : count(run.items))],
   ['asked', 'Asked', true, true, (run) => count(run.asked)],
@@ -27,7 +27,7 @@ class RunsTable {
     this.rows = PAGE_ROWS;
     this.ticked = [];
     this.columns = new Set(remembered() ?? COLUMNS.filter(([, , , first]) => first).map(([key]) => key));
-    for (const run of runs) run.text = [run.name, run.benchmark, run.models, run.status, run.pair, run.changed, run.when].join(' ').toLowerCase();
+    for (const run of runs) run.text = [run.name, run.benchmark, run.models, run.status, run.pair, run.changed, run.stopped ?? '', run.when].join(' ').toLowerCase();
   }
 
   start() {

@@ -81,6 +81,27 @@ def test_the_leaderboard_marks_who_is_not_told_apart_from_the_best(store: Store)
     assert math.hypot(0.02, 0.02) * 1.96 == pytest.approx(0.0554, abs=1e-4)
 
 
+STOP = {"asked_items": 40, "of_items": 100, "why": "decided"}
+
+
+def test_a_run_that_stopped_says_so_at_a_glance_and_leads_nothing(store: Store, tmp_path: Path) -> None:
+    record(store, "monday", 1, row("a", 0.5))
+    record(store, "tuesday", 2, row("a", 0.9, n_items=40), stopped=STOP)
+    stopped, whole = glances(store)
+    assert (stopped.stopped, whole.stopped) == ("40 of 100 items, stopped: decided", None)
+    assert stopped.as_dict()["stopped"] == stopped.stopped
+    (board,) = boards(glances(store))
+    assert [place.run.name for place in board.places] == ["monday"]
+    write_index(store, tmp_path)
+    said = (tmp_path / ROWS).read_text().partition("= ")[2].rstrip(";\n")
+    rows = {entry["name"]: entry for entry in json.loads(said)["runs"]}
+    assert rows["tuesday"]["stopped"] == stopped.stopped
+    assert rows["monday"]["stopped"] is None
+    # Other items are a curve of their own.
+    assert rows["tuesday"]["points"][0][0] == "a · 40 items" != rows["monday"]["points"][0][0]
+    assert stopped.stopped in (tmp_path / PAGE).read_text()  # where no script runs
+
+
 def test_only_runs_over_the_same_items_are_beside_each_other(store: Store) -> None:
     record(store, "monday", 1, row("a", 0.9), dataset_digest="of before")
     record(store, "tuesday", 2, row("b", 0.5))
