@@ -195,6 +195,7 @@ def _scorers() -> Iterator[CatalogEntry]:
         ArenaConfig,
         EnsembleConfig,
         ExecutionConfig,
+        RecordedConfig,
         RewardModelConfig,
     )
     from scorers.judge.config import JudgeConfig
@@ -216,6 +217,7 @@ def _scorers() -> Iterator[CatalogEntry]:
     )
     configs: dict[str, type[BaseModel]] = {
         "reward_model": RewardModelConfig,
+        "recorded": RecordedConfig,
         "llm_judge": JudgeConfig,
         "ensemble": EnsembleConfig,
         "agreement": AgreementConfig,

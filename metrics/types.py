@@ -3,8 +3,8 @@
 Scorers and stages use the same names; nothing here computes anything.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -66,13 +66,15 @@ class Answer:
 
     ``text`` is the unfiltered response, ``tool_calls`` the calls beside it, ``{name, arguments}`` with the
     arguments as an object, or as the model's own text where that is none. ``transcript`` holds the messages
-    of the chat in OpenAI's form, the answer last; ``tools`` those that could be called.
+    of the chat in OpenAI's form, the answer last; ``tools`` those that could be called. ``metadata`` is what
+    a recorded response has beside its own fields.
     """
 
     text: str | None
     tool_calls: list[dict[str, Any]]
     transcript: list[dict[str, Any]]
     tools: list[dict[str, Any]]
+    metadata: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -197,6 +197,10 @@ class Scorer(Protocol):
         """Beside each of the ``requests``: it was answered, and the answer could not be read."""
         ...
 
+    def takes_answer(self, metric: Metric) -> bool:
+        """Whether ``score`` looks at the batch's ``answers``, all that is known of each response."""
+        ...
+
     def bounded(self, batch: Batch, metric: Metric) -> bool:
         """Whether ``score`` is sure to end soon on the batch; else it is called where it can be stopped."""
         ...
@@ -248,6 +252,10 @@ class BaseScorer:
         """All False: no reply is waited for, so that none is unreadable."""
         return [False] * len(replies)
 
+    def takes_answer(self, metric: Metric) -> bool:
+        """Whether the metric's own function does."""
+        return metric.takes_answer
+
     def bounded(self, batch: Batch, metric: Metric) -> bool:
         """Whether the metric's own function is; one whose values come from elsewhere has none."""
         return metric.bounded(batch.references, batch.predictions)
@@ -289,6 +297,10 @@ class AddedMetricScorer:
         if metric.entry == self.added:
             return [False] * len(replies)
         return self.base.unreadable(batch, metric, replies)
+
+    def takes_answer(self, metric: Metric) -> bool:
+        """Whether ``base`` does; not for the added metric."""
+        return metric.entry != self.added and self.base.takes_answer(metric)
 
     def bounded(self, batch: Batch, metric: Metric) -> bool:
         """Whether ``base`` is; the added metric always is."""

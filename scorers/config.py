@@ -344,6 +344,12 @@ class EnsembleMember(_Frozen):
     scorer: "ScorerConfig | None" = Field(None, description="Default: by output type, as without an ensemble")
 
 
+class RecordedConfig(_Frozen):
+    """Scores that came with recorded responses; the metric ``recorded`` takes each from a ``field``."""
+
+    type: Literal["recorded"] = Field("recorded", description="Its name")
+
+
 class EnsembleConfig(_Frozen):
     """Weighted combination of other scorers' numbers, sample by sample, under the metric ``ensemble``."""
 
@@ -476,6 +482,7 @@ SCORER_TYPES = (
     "loglikelihood",
     "process_results",
     "reward_model",
+    "recorded",
     "llm_judge",
     "ensemble",
     "agreement",
@@ -498,6 +505,7 @@ def _bare_name(value: Any) -> Any:
 ScorerConfig = Annotated[
     Annotated[DefaultScorerConfig, Tag("default")]
     | Annotated[RewardModelConfig, Tag("reward_model")]
+    | Annotated[RecordedConfig, Tag("recorded")]
     | Annotated[JudgeConfig, Tag("llm_judge")]
     | Annotated[EnsembleConfig, Tag("ensemble")]
     | Annotated[AgreementConfig, Tag("agreement")]

@@ -25,6 +25,7 @@ from scorers.config import (
     EnsembleMember,
     ExecutionConfig,
     FilterConfig,
+    RecordedConfig,
     RewardModelConfig,
     ScoringConfig,
     UserScorerConfig,
@@ -53,6 +54,7 @@ from scorers.metric_lists import (
     with_scorer_metrics,
 )
 from scorers.process_results import ProcessResultsScorer
+from scorers.recorded import RECORDED, SCORE, RecordedScorer
 from scorers.reward import REWARD, RewardModelScorer
 from scorers.user import UserScorer
 from scorers.user_functions import check_call
@@ -74,6 +76,8 @@ def build_scorer(config: ScoringConfig, resolve: Resolve) -> Scorer:
         return judge_scorer(config, chosen, resolve)
     if isinstance(chosen, RewardModelConfig):
         return reward_scorer(config, chosen, resolve)
+    if isinstance(chosen, RecordedConfig):
+        return recorded_scorer(config, resolve)
     if isinstance(chosen, EnsembleConfig):
         return ensemble_scorer(config, chosen, resolve)
     if isinstance(chosen, ExecutionConfig):
@@ -322,6 +326,27 @@ def reward_scorer(config: ScoringConfig, chosen: RewardModelConfig, resolve: Res
         GradingPrompt(chosen.prompt),
         chosen.sample_params,
     )
+
+
+def recorded_scorer(config: ScoringConfig, resolve: Resolve) -> Scorer:
+    """Scores of another program, read from what came with each response; ``range`` bounds them."""
+    _only_text(config, RECORDED)
+    own = MetricConfig(metric=RECORDED, kwargs={"field": SCORE, "range": None})
+    return RecordedScorer(
+        {
+            name: tuple(_within_its_range(metric) if metric.entry == RECORDED else metric for metric in found)
+            for name, found in with_scorer_metrics(config, resolve, (own,)).items()
+        }
+    )
+
+
+def _within_its_range(metric: Metric) -> Metric:
+    bounds = metric.arguments.get("range")
+    if bounds is None:
+        return metric
+    if not isinstance(bounds, (list, tuple)) or len(bounds) != 2 or not bounds[0] < bounds[1]:
+        raise ConfigError(f"metric {metric.name!r}: range is two numbers, the smaller first; got {bounds!r}")
+    return metric.within((float(bounds[0]), float(bounds[1])))
 
 
 def execution_scorer(config: ScoringConfig, chosen: ExecutionConfig, resolve: Resolve) -> Scorer:

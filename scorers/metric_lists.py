@@ -161,6 +161,7 @@ def _without_comma(metric: Metric, given: str) -> Metric:
 
 SCORER_METRICS = {
     "reward": "reward_model",
+    "recorded": "recorded",
     "llm_judge": "llm_judge",
     "llm_judge_agreement": "llm_judge",
     "llm_judge_corrected": "llm_judge",

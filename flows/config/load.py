@@ -60,6 +60,7 @@ class CommandInputs:
     tasks: str | None = None
     include_path: tuple[Path, ...] = ()
     from_samples: Path | None = None
+    from_inspect: tuple[Path, ...] = ()
     models: ModelFlags = NO_FLAGS
 
     @property
@@ -139,6 +140,8 @@ def choose_configs(inputs: CommandInputs) -> ChosenConfigs:
         if inputs.models:
             raise ConfigError("--from-samples takes the answers of the logs; leave --model out")
         return ChosenConfigs(_rescored(inputs.from_samples, inputs.include_path))
+    if inputs.from_inspect:
+        return _imported(inputs)
     if inputs.tasks is not None:
         return _chosen_by_name(inputs, inputs.names, strict=True)
     if not inputs.configs:
@@ -246,6 +249,16 @@ def _rescored(folder: Path, include_path: Sequence[Path]) -> tuple[EvalConfig, .
     if not logs:
         raise ConfigError(f"--from-samples {folder}: no samples_*.jsonl of lm-evaluation-harness below it")
     return tuple(EvalConfig.model_validate(config) for config in logs)
+
+
+def _imported(inputs: CommandInputs) -> ChosenConfigs:
+    """Evaluations of Inspect's logs: answers and scores are theirs, and nothing is asked."""
+    from tasks.benchmarks.inspect_logs import logged_configs
+
+    if inputs.models or inputs.configs or inputs.tasks is not None:
+        raise ConfigError("--from-inspect takes all from the logs; leave CONFIG, --tasks and --model out")
+    configs, notes = logged_configs(inputs.from_inspect, home() / "imported")
+    return ChosenConfigs(tuple(EvalConfig.model_validate(one) for one in configs), warnings=tuple(notes))
 
 
 def load_selected(

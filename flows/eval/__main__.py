@@ -117,6 +117,9 @@ def evaluate_command(
     ] = None,
     include_path: Annotated[list[Path] | None, typer.Option(help="Folder of their YAML files")] = None,
     from_samples: Annotated[Path | None, typer.Option(help="Sample logs of lm-evaluation-harness")] = None,
+    from_inspect: Annotated[
+        list[Path] | None, typer.Option(help="Logs of Inspect, or folders: their scores, nothing is asked")
+    ] = None,
     trust: Annotated[
         bool, typer.Option("--trust", help="Run code of folders that others can write to, from now on")
     ] = False,
@@ -132,6 +135,7 @@ def evaluate_command(
     )  # fmt: skip
     inputs = CommandInputs(
         tuple(configs or ()), tuple(overrides or ()), tasks, tuple(include_path or ()), from_samples,
+        tuple(from_inspect or ()),
         ModelFlags(tuple(model or ()), base_url, api, api_key_env, tuple(model_path or ()), serve),
     )  # fmt: skip
     if dry_run and no_data:

@@ -44,8 +44,8 @@ class LimitedScorer:
 
     @property
     def takes_answer(self) -> bool:
-        """Whether the metric is given all that is known of an answer."""
-        return self._metric.takes_answer
+        """Whether the pair looks at all that is known of an answer."""
+        return self._scorer.takes_answer(self._metric)
 
     def requests(self, batch: Batch) -> int:
         """How many replies ``score`` has to be given for a batch."""

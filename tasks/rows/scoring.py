@@ -34,7 +34,7 @@ PREDICTION_COLUMNS = (
     *("lls", "is_greedy", "unconditional_lls", "token_lengths", "error"),
 )
 
-WHOLE_COLUMNS = ("prompt", "tool_calls_json")
+WHOLE_COLUMNS = ("prompt", "tool_calls_json", "metadata_json")
 """Columns of RESPONSES that a whole answer is made of, beside its text."""
 T = TypeVar("T")
 
@@ -245,13 +245,16 @@ def _answers(predictions: pa.Table, responses: pa.Table) -> list[Answer | None]:
     return _beside(predictions, responses, [whole_answer(*row) for row in zip(*columns, strict=True)])
 
 
-def whole_answer(response: str | None, prompt: str, calls: str | None = None) -> Answer:
-    """A response with its prompt and the calls kept beside it, as metrics see them."""
+def whole_answer(
+    response: str | None, prompt: str, calls: str | None = None, metadata: str | None = None
+) -> Answer:
+    """A response with its prompt, calls and metadata, as metrics see them."""
     chat = chat_of(prompt)
     said: dict[str, Any] = {"role": "assistant", "content": response}
     if calls is not None:
         said["tool_calls"] = said_calls(calls)
-    return Answer(response, parsed_calls(calls), [*chat["messages"], said], chat.get("tools") or [])
+    beside = {} if metadata is None else orjson.loads(metadata)
+    return Answer(response, parsed_calls(calls), [*chat["messages"], said], chat.get("tools") or [], beside)
 
 
 def response_texts(predictions: pa.Table, responses: pa.Table) -> list[str | None]:

@@ -1,0 +1,175 @@
+"""Inspect's logs, read as they are: ``.eval``, a zip archive with a file for each sample, and ``.json``.
+
+The format is that of inspect_ai 0.3 (``inspect_ai.log``, version 2 of a log); its package is not needed.
+"""
+
+import json
+import math
+import re
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+import pyarrow as pa
+
+from tasks.datasets.config import DatasetError
+
+ZSTANDARD: Final = 93
+"""The zip format's number of a compression that Python's ``zipfile`` reads from 3.14 on."""
+ATTACHMENT: Final = re.compile(r"attachment://([0-9a-f]{32})")
+VALUES: Final[Mapping[str, float]] = {
+    "C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0, "yes": 1.0, "true": 1.0, "no": 0.0, "false": 0.0,
+}  # fmt: skip
+"""What Inspect's ``value_to_float`` makes of its words; the first four as they are written."""
+
+
+@dataclass(frozen=True)
+class InspectLog:
+    """One log: its header (``eval``, ``status``, ``results``; of a run that was killed what it began with)
+    and how to read its samples."""
+
+    path: Path
+    header: Mapping[str, Any]
+
+    @classmethod
+    def open(cls, path: Path) -> "InspectLog":
+        """Raises DatasetError for a file that is no log of Inspect's."""
+        try:
+            header = _json_log(path) if path.suffix == ".json" else _header(path)
+        except (OSError, zipfile.BadZipFile) as error:
+            raise DatasetError(f"{path}: can't be read as a log of Inspect: {error}") from error
+        if not isinstance(header, Mapping) or not isinstance(header.get("eval"), Mapping):
+            raise DatasetError(
+                f"{path}: is no log of Inspect: it has no 'eval'; expected FILE.eval or FILE.json"
+            )
+        return cls(path, header)
+
+    @property
+    def task(self) -> str:
+        """The evaluation's name."""
+        return str(self.header["eval"].get("task") or self.path.stem)
+
+    @property
+    def model(self) -> str:
+        """The model as Inspect names it, such as ``openai/gpt-4o``."""
+        return str(self.header["eval"].get("model") or "model")
+
+    @property
+    def epochs(self) -> int:
+        """How often each sample was run."""
+        return int((self.header["eval"].get("config") or {}).get("epochs") or 1)
+
+    @property
+    def expected(self) -> tuple[str, ...]:
+        """The ids of the samples that the evaluation was about; empty where the log does not say."""
+        return tuple(str(one) for one in (self.header["eval"].get("dataset") or {}).get("sample_ids") or ())
+
+    def results(self) -> Sequence[Mapping[str, Any]]:
+        """What the log says of each score: its name, scorer, reducer, and metrics with their values."""
+        return (self.header.get("results") or {}).get("scores") or ()
+
+    def samples(self) -> Iterator[dict[str, Any]]:
+        """Its samples, long texts put back where the log refers to them; raises DatasetError naming the file
+        of a sample that can't be read."""
+        if self.path.suffix == ".json":
+            yield from map(_whole, self.header.get("samples") or ())
+            return
+        with self.path.open("rb") as file, zipfile.ZipFile(file) as archive:
+            for entry in archive.infolist():
+                if entry.filename.startswith("samples/") and entry.filename.endswith(".json"):
+                    yield _whole(_parsed(_bytes(archive, entry), f"{self.path}: {entry.filename}"))
+
+
+def number_of(value: Any) -> float | None:
+    """A score's value as Inspect counts it; None for what is no number (it counts a text that says nothing as
+    0).
+
+    >>> [number_of(value) for value in ("C", "P", True, 3, "0.5", "abc", None)]
+    [1.0, 0.5, 1.0, 3.0, 0.5, None, None]
+    """
+    if isinstance(value, str):
+        known = VALUES.get(value, VALUES.get(value.lower()) if len(value) > 1 else None)
+        if known is not None:
+            return known
+        try:
+            value = float(value)
+        except ValueError:
+            return None
+    if not isinstance(value, (bool, int, float)) or not math.isfinite(value):
+        return None
+    return float(value)
+
+
+def text_of(content: Any) -> str:
+    """The text of a message's content: itself, or that of its parts; other parts are named by their type."""
+    if isinstance(content, str):
+        return content
+    parts = [part for part in content or () if isinstance(part, Mapping) and part.get("type") != "reasoning"]
+    return "\n".join(str(part["text"]) if "text" in part else f"[{part.get('type')}]" for part in parts)
+
+
+def _header(path: Path) -> Any:
+    with zipfile.ZipFile(path) as archive:
+        entries = {entry.filename: entry for entry in archive.infolist()}
+        for name in ("header.json", "_journal/start.json"):  # the second alone: the run was killed
+            if name in entries:
+                return _parsed(_bytes(archive, entries[name]), f"{path}: {name}")
+    return None
+
+
+def _json_log(path: Path) -> Any:
+    return _parsed(path.read_bytes(), str(path))
+
+
+def _parsed(text: bytes, where: str) -> Any:
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        pass
+    try:
+        return json.loads(text)  # Inspect writes NaN, which is Python's and not JSON
+    except ValueError as error:
+        raise DatasetError(f"{where}: malformed JSON: {error}") from error
+
+
+def _bytes(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
+    try:
+        return _unpacked(archive, entry) if entry.compress_type == ZSTANDARD else archive.read(entry)
+    except (OSError, EOFError, struct.error, pa.ArrowInvalid, zlib.error, zipfile.BadZipFile) as error:
+        raise DatasetError(f"{archive.filename}: {entry.filename} is damaged: {error}") from error
+
+
+def _unpacked(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
+    file = archive.fp
+    assert file is not None
+    file.seek(entry.header_offset)
+    # The local header says anew how long name and extra field are that stand before the data.
+    name, extra = struct.unpack("<26xHH", file.read(30))
+    file.seek(name + extra, 1)
+    with pa.input_stream(pa.py_buffer(file.read(entry.compress_size)), compression="zstd") as stream:
+        unpacked: bytes = stream.read()
+    if zlib.crc32(unpacked) != entry.CRC:
+        raise zipfile.BadZipFile("its checksum is another")
+    return unpacked
+
+
+def _whole(sample: dict[str, Any]) -> dict[str, Any]:
+    """The sample with its attachments in their places."""
+    attachments = sample.get("attachments") or {}
+
+    def restored(value: Any) -> Any:
+        if isinstance(value, str):
+            return ATTACHMENT.sub(lambda found: str(attachments.get(found[1], found[0])), value)
+        if isinstance(value, list):
+            return [restored(one) for one in value]
+        if isinstance(value, dict):
+            return {name: restored(one) for name, one in value.items()}
+        return value
+
+    kept = {name: value for name, value in sample.items() if name not in ("events", "attachments", "store")}
+    return restored(kept) if attachments else kept

@@ -1,0 +1,165 @@
+"""Logs of Inspect, as its versions 0.3.90 and 0.3.285 wrote them (``logs``)."""
+
+import json
+import math
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from metrics.errors import ConfigError
+from tasks.benchmarks.inspect_logs import logged_configs
+from tasks.benchmarks.inspect_logs.log import InspectLog, number_of
+from tasks.datasets.config import DatasetError
+
+LOGS = Path(__file__).parent / "logs"
+
+
+def rows(file: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in Path(file).read_text().splitlines()]
+
+
+def imported(path: Path, folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]], list[str]]:
+    """The config of one log, the responses that it replays, and what is told of it."""
+    (config,), notes = logged_configs([path], folder)
+    return config, rows(config["models"][0]["config"]["path"]), notes
+
+
+def rewritten(log: Path, path: Path, change: Mapping[str, Any], *, header: bool = True) -> Path:
+    """The log as a JSON file with other fields of its first sample, or without its header as after a kill."""
+    whole = InspectLog.open(log)
+    samples = list(whole.samples())
+    samples[0].update(change)
+    document = {**whole.header, "samples": samples}
+    if not header:
+        document = {"eval": document["eval"], "samples": samples}
+    path.write_text(json.dumps(document))
+    return path
+
+
+@pytest.mark.parametrize("name", ["plain-0.3.90.eval", "two-scorers.eval", "tools.eval"])
+def test_the_mean_of_what_is_read_is_what_inspect_wrote(name: str, tmp_path: Path) -> None:
+    log = InspectLog.open(LOGS / name)
+    config, responses, notes = imported(LOGS / name, tmp_path)
+    assert notes == []
+    said = {
+        (one["scorer"], one["name"]): metric["value"]
+        for one in log.results()
+        for kind, metric in one["metrics"].items()
+        if kind in ("accuracy", "mean")
+    }
+    assert len(said) == len(config["metric_list"])
+    for entry in config["metric_list"]:
+        scores = [row["metadata"]["scores"][entry["alias"]]["score"] for row in responses]
+        scorer, _, part = entry["alias"].partition("/")
+        assert math.fsum(scores) / len(scores) == pytest.approx(said[scorer, part or scorer], rel=1e-15)
+
+
+def test_epochs_are_samples_and_ids_are_texts(tmp_path: Path) -> None:
+    config, responses, _ = imported(LOGS / "two-scorers.eval", tmp_path)
+    assert config["sample_params"] == {"num_samples": 3}
+    assert sorted((row["item_id"], row["sample_index"]) for row in responses) == [
+        (str(item), epoch) for item in range(6) for epoch in range(3)
+    ]
+    items = rows(config["dataset"])
+    assert items[0] == {"id": "0", "input": "What is 0+1?", "target": ["1", "x"]}
+
+
+def test_values_that_lie_between_0_and_1_by_what_they_are_have_a_range(tmp_path: Path) -> None:
+    config, _, _ = imported(LOGS / "two-scorers.eval", tmp_path)
+    ranges = {entry["alias"]: entry.get("range") for entry in config["metric_list"]}
+    assert ranges == {"match": [0, 1], "includes": [0, 1], "parts/len": None, "parts/even": [0, 1]}
+
+
+@pytest.mark.parametrize(
+    ("value", "number"),
+    [
+        ("C", 1.0), ("P", 0.5), ("I", 0.0), ("N", 0.0), ("c", None), ("yes", 1.0), ("False", 0.0),
+        (True, 1.0), (2, 2.0), ("0.25", 0.25), ("nan", None), (math.inf, None), (math.nan, None),
+        ("good", None), ([1], None),
+    ],
+)  # fmt: skip
+def test_values_count_as_in_inspect_but_what_is_no_number_is_no_score(
+    value: Any, number: float | None
+) -> None:
+    assert number_of(value) == number
+
+
+def test_a_sample_that_failed_has_no_score(tmp_path: Path) -> None:
+    error = {"message": "TimeoutError()", "traceback": "…", "traceback_ansi": "…"}
+    path = rewritten(LOGS / "tools.eval", tmp_path / "log.json", {"scores": None, "error": error})
+    _, responses, _ = imported(path, tmp_path)
+    assert (responses[0]["status"], responses[0]["error"]) == ("infra_error", "Inspect: TimeoutError()")
+    assert [row["status"] for row in responses[1:]] == ["ok", "ok", "ok"]
+
+
+def test_a_value_that_is_no_number_says_so(tmp_path: Path) -> None:
+    scores = {"match": {"value": "fine", "answer": None}}
+    path = rewritten(LOGS / "tools.eval", tmp_path / "log.json", {"scores": scores})
+    _, responses, _ = imported(path, tmp_path)
+    found = responses[0]["metadata"]["scores"]["match"]
+    assert found == {"score": None, "value": "fine", "error": "Inspect's value is 'fine', no number"}
+
+
+def test_long_texts_are_put_back(tmp_path: Path) -> None:
+    mark = "0123456789abcdef" * 2
+    change = {"input": f"attachment://{mark}", "attachments": {mark: "a long question"}}
+    path = rewritten(LOGS / "tools.eval", tmp_path / "log.json", change)
+    config, _, _ = imported(path, tmp_path)
+    assert rows(config["dataset"])[0]["input"] == "a long question"
+
+
+def test_messages_are_shown_with_their_roles(tmp_path: Path) -> None:
+    parts = [{"type": "text", "text": "What is it?"}, {"type": "image", "image": "data:…"}]
+    messages = [{"role": "system", "content": "Be short."}, {"role": "user", "content": parts}]
+    path = rewritten(LOGS / "tools.eval", tmp_path / "log.json", {"input": messages})
+    config, _, _ = imported(path, tmp_path)
+    assert rows(config["dataset"])[0]["input"] == "system: Be short.\n\nuser: What is it?\n[image]"
+
+
+def test_a_log_of_a_run_that_was_killed_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "killed.eval"
+    with zipfile.ZipFile(LOGS / "plain-0.3.90.eval") as whole, zipfile.ZipFile(path, "w") as cut:
+        for name in ("_journal/start.json", "samples/q0_epoch_1.json", "samples/q3_epoch_1.json"):
+            cut.writestr(name, whole.read(name))
+    _, responses, notes = imported(path, tmp_path)
+    assert len(responses) == 2
+    assert notes == [f"{path}: the evaluation ended as 'started'; 2 of 8 sample runs are there"]
+
+
+@pytest.mark.parametrize("name", ["tools.eval", "plain-0.3.90.eval"])
+def test_a_changed_byte_of_a_sample_is_damage(name: str, tmp_path: Path) -> None:
+    content = bytearray((LOGS / name).read_bytes())
+    with zipfile.ZipFile(LOGS / name) as archive:
+        entry = next(one for one in archive.infolist() if one.filename.startswith("samples/"))
+    content[entry.header_offset + 30 + len(entry.filename) + entry.compress_size // 2] ^= 4
+    (tmp_path / "log.eval").write_bytes(content)
+    with pytest.raises(DatasetError, match=r"log\.eval"):
+        imported(tmp_path / "log.eval", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("log.eval", b"no archive", "can't be read as a log of Inspect"),
+        ("log.json", b"{", "malformed JSON"),
+        ("log.json", b"[1]", "is no log of Inspect: it has no 'eval'"),
+        ("log.json", b'{"eval": {"task": "t"}, "samples": []}', "holds no samples"),
+        ("log.json", b'{"eval": {}, "samples": [{"id": 1, "epoch": 1}]}', "none of its samples has a score"),
+    ],
+)
+def test_what_is_no_log_is_named(name: str, content: bytes, said: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DatasetError, match=said) as caught:
+        imported(tmp_path / name, tmp_path)
+    assert name in str(caught.value)
+
+
+def test_a_folder_stands_for_its_logs_and_an_empty_one_is_refused(tmp_path: Path) -> None:
+    configs, _ = logged_configs([LOGS], tmp_path / "made")
+    assert [config["name"] for config in configs] == ["plain", "tools", "two"]
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ConfigError, match=r"empty: expected a log of Inspect"):
+        logged_configs([tmp_path / "empty"], tmp_path)
