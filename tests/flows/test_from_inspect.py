@@ -54,8 +54,11 @@ def test_two_logs_are_compared_by_the_ids_of_their_samples(
     worse.write_text(json.dumps({**log.header, "samples": list(reversed(samples))}))
     base = evaluate("--from-inspect", LOGS / "plain-0.3.90.eval", "--output", tmp_path / "base", "--json")
     assert base.code == 0, base.err
-    ran = evaluate("--from-inspect", worse, "--output", tmp_path / "candidate", "--json")
+    (tmp_path / "gate.yaml").write_text("margin: 0.05\n")
+    against = ("--against", tmp_path / "base", "--gate", tmp_path / "gate.yaml")
+    ran = evaluate("--from-inspect", worse, "--output", tmp_path / "candidate", *against, "--json")
     assert ran.value("match,none") == 0.0
+    assert (ran.code, ran.document["comparison"]["verdict"]) == (3, "inconclusive")
     with pytest.raises(SystemExit):
         compare([str(tmp_path / "base"), str(tmp_path / "candidate"), "--json"])
     (pair,) = json.loads(capsys.readouterr().out)["pairs"]
