@@ -19,6 +19,7 @@ from tasks.messages.media import kept_media
 from tasks.models.answers.segments import AnswerStore, DamagedAnswers
 from tasks.models.config import ErrorBudget, ModelConfig, Prices, RunLimits, SampleParams
 from tasks.models.connection import probe
+from tasks.models.engine import check_run
 from tasks.models.identity import EXPANDED
 from tasks.models.providers.provider import AnyProvider, provider_of
 from tasks.models.records import EVERY, InferenceOptions, Lookup, PartitionResponses, RequestTally
@@ -115,7 +116,7 @@ class InferSetup(Unkeyed):
             server=server,
             batches=batched.names,
             secret=secret,
-            lease=lease,
+            lease=partial(lease, check=partial(check_run, self.run_id)),
         )
 
 

@@ -40,45 +40,45 @@ PATIENCE_SECONDS = 1.0
 """How long is waited before the server is asked again what is free."""
 LEASE_SECONDS = 90.0
 """How long places stay taken after the process that held them was killed."""
+LOST: Final = (httpx.codes.NOT_FOUND, httpx.codes.GONE)
+"""Statuses by which the server says that it knows a lease no more."""
 
 
 @contextmanager
-def lease(name: str, places: int) -> Iterator[int]:
+def lease(name: str, places: int, check: Callable[[], None]) -> Iterator[int]:
     """Holds a block of up to ``places`` of the limit ``name``, and gives its size: how many requests may be
     in flight.
 
     A block is held for a whole partition, so that a request costs no call to the Prefect server. It is
     renewed while the process lives and comes free by itself ``LEASE_SECONDS`` after the process was killed.
     A server that is away is waited for, and ends no run: at worst others get the places, too. Waits while
-    nothing is free. Raises ConfigError where the server knows no such limit: a limit that is
-    not there would limit nothing, unnoticed.
+    nothing is free; ``check`` is called meanwhile, and what it raises ends the waiting. Raises ConfigError
+    where the server knows no such limit: a limit that is not there would limit nothing, unnoticed.
     """
     with ExitStack() as stack:
-        yield _take(stack, stack.enter_context(get_client(sync_client=True)), name, places)
+        yield _take(stack, stack.enter_context(get_client(sync_client=True)), name, places, check)
 
 
-def _take(stack: ExitStack, client: SyncPrefectClient, name: str, places: int) -> int:
+def _take(
+    stack: ExitStack, client: SyncPrefectClient, name: str, places: int, check: Callable[[], None]
+) -> int:
     while True:
-        limit, free = retry_until_up(lambda: _state(name))
-        if free == 0:
-            time.sleep(PATIENCE_SECONDS)
-            continue
-        size = block(places, limit, free)
-        if _entered(stack, client, name, size):
+        limit, free = retry_until_up(lambda: _state(name), check=check)
+        if free and _entered(stack, client, name, size := block(places, limit, free)):
             return size
-        time.sleep(PATIENCE_SECONDS)
+        _wait(PATIENCE_SECONDS, check)
 
 
 def _entered(stack: ExitStack, client: SyncPrefectClient, name: str, size: int) -> bool:
     """Whether ``size`` places could be taken now; they are given back when the stack is left."""
     try:
         answer = client.increment_concurrency_slots_with_lease([name], size, "concurrency", LEASE_SECONDS)
-    except httpx.HTTPStatusError as error:
-        if error.response.status_code != httpx.codes.LOCKED:
+    except httpx.HTTPError as error:
+        if _status(error) == httpx.codes.LOCKED:
+            return False  # somebody else was quicker
+        if not _is_away(error):
             raise
-        return False  # somebody else was quicker
-    except httpx.TransportError as error:
-        _log.warning("the Prefect server does not answer (%s); trying again", type(error).__name__)
+        _log.warning(AWAY, _fault(error))
         return False
     taken = ConcurrencyLimitWithLeaseResponse.model_validate_json(answer.content)
     if not taken.limits:
@@ -103,11 +103,11 @@ def _renewed(client: SyncPrefectClient, lease_id: UUID) -> Iterator[None]:
         while not left.wait(LEASE_SECONDS / 4):
             try:
                 client.renew_concurrency_lease(lease_id, LEASE_SECONDS)
-            except httpx.TransportError as error:
-                _log.warning("the Prefect server does not answer (%s); trying again", type(error).__name__)
-            except httpx.HTTPStatusError as error:
-                _log.warning("places of a concurrency limit were lost; others may take them (%s)", error)
-                return
+            except httpx.HTTPError as error:
+                if _status(error) in LOST:
+                    _log.warning("places of a concurrency limit were lost; others may take them (%s)", error)
+                    return
+                _log.warning(AWAY, _fault(error))
 
     renewal = threading.Thread(target=renew, name=f"lease {lease_id}", daemon=True)
     renewal.start()
@@ -130,7 +130,7 @@ def hold(name: str, places: int, wanted: Callable[[], bool], check: Callable[[],
     ``check`` is called while nothing is free, and what it raises ends the waiting. Raises ConfigError where
     the server knows no such limit, or a smaller one.
     """
-    limit, _ = retry_until_up(lambda: _state(name))
+    limit, _ = retry_until_up(lambda: _state(name), check=check)
     if places > limit:
         raise ConfigError(
             f"concurrency_limit '{name}' has {limit} places, and a server takes {places}, one for each GPU"
@@ -232,26 +232,64 @@ SERVER_PATIENCE_SECONDS = 300.0
 FIRST_WAIT, LONGEST_WAIT = 1.0, 15.0
 
 
-def retry_until_up(call: Callable[[], T], patience: float = SERVER_PATIENCE_SECONDS) -> T:
-    """What ``call`` returns, tried again while the server does not answer; raises its error when patience
-    ends."""
+LOOK_SECONDS = 0.25
+"""How often who waits is asked whether the waiting is over."""
+AWAY: Final = "the Prefect server does not answer (%s); trying again"
+
+
+def retry_until_up(
+    call: Callable[[], T],
+    patience: float = SERVER_PATIENCE_SECONDS,
+    check: Callable[[], None] = lambda: None,
+) -> T:
+    """What ``call`` returns, tried again while the server is away; raises its error when patience ends, and
+    what ``check`` raises meanwhile."""
     deadline, wait = time.monotonic() + patience, FIRST_WAIT
     while True:
         try:
             return call()
-        except httpx.TransportError as error:
-            if time.monotonic() + wait > deadline:
+        except httpx.HTTPError as error:
+            if not _is_away(error) or time.monotonic() + wait > deadline:
                 raise
-            _log.warning("the Prefect server does not answer (%s); trying again", type(error).__name__)
-        time.sleep(wait)
+            _log.warning(AWAY, _fault(error))
+        _wait(wait, check)
         wait = min(2 * wait, LONGEST_WAIT)
+
+
+def _wait(seconds: float, check: Callable[[], None]) -> None:
+    """Sleeps that long, or until ``check`` raises."""
+    end = time.monotonic() + seconds
+    check()
+    while (left := end - time.monotonic()) > 0:
+        time.sleep(min(left, LOOK_SECONDS))
+        check()
+
+
+def _status(error: httpx.HTTPError) -> int | None:
+    return error.response.status_code if isinstance(error, httpx.HTTPStatusError) else None
+
+
+def _is_away(error: httpx.HTTPError) -> bool:
+    """Whether the server, or a proxy before it, can't answer now: no connection, overload, a fault of its
+    own."""
+    status = _status(error)
+    if status is None:
+        return isinstance(error, httpx.TransportError)
+    return status in (httpx.codes.REQUEST_TIMEOUT, httpx.codes.TOO_MANY_REQUESTS) or status >= 500
+
+
+def _fault(error: httpx.HTTPError) -> str:
+    status = _status(error)
+    return type(error).__name__ if status is None else f"HTTP {status}"
 
 
 def if_possible(call: Callable[[], object], patience: float = SERVER_PATIENCE_SECONDS) -> None:
     """``retry_until_up`` for what is worth waiting for but no reason to fail: a table on the run's page."""
     try:
         retry_until_up(call, patience)
-    except httpx.TransportError as error:
+    except httpx.HTTPError as error:
+        if not _is_away(error):
+            raise
         _log.warning("left out of the run's page: the Prefect server does not answer (%s)", error)
 
 

@@ -187,6 +187,12 @@ def check_interrupted() -> None:
         raise Interrupted("inference was interrupted; finished responses are kept, run again to go on")
 
 
+def check_run(run_id: str | None) -> None:
+    """Raises Interrupted where the process or this run of it is to ask no more."""
+    check_interrupted()
+    control_of(run_id).check()
+
+
 class RunStopping(Exception):
     """The run is stopping: this request is not asked any further."""
 
