@@ -22,6 +22,10 @@ RequestError                      a request did not give an answer
    └─ EndpointDead                nothing but failures over a whole schedule of retries
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
 from metrics.errors import NightjarError
 
 LONGEST_MESSAGE = 500
@@ -124,3 +128,33 @@ def is_settled(error: str) -> bool:
     named the filter in its own words.
     """
     return error.startswith((FILTERED, REFUSED)) or "filter" in error
+
+
+SHORTEST_KEY: Final = 8
+"""Characters of a key that may be one. Servers that want none are given ``none``, ``EMPTY``: words of any
+text."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Redaction:
+    """Keeps a key, if there is one, out of error texts: some servers repeat it in theirs. An answer stays as
+    it came."""
+
+    key: str | None
+
+    def hide(self, content: bytes) -> bytes:
+        """The content of an error without the key."""
+        key = (self.key or "").encode()
+        return content.replace(key, b"***") if len(key) >= SHORTEST_KEY else content
+
+    def read(self, reader: Callable[[bytes], T], content: bytes) -> T:
+        """What ``reader`` makes of an answer as it came. The error that it raises instead has no key."""
+        try:
+            return reader(content)
+        except RequestError as error:
+            failed = error
+        if (hidden := self.hide(content)) != content:
+            reader(hidden)  # raises the same without the key
+        raise failed

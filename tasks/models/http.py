@@ -14,6 +14,7 @@ import math
 import os
 import re
 import time
+import urllib.request
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -37,6 +38,7 @@ from tasks.models.errors import (
     NotServed,
     Overloaded,
     RateLimited,
+    Redaction,
     RequestError,
     RequestTimeout,
     ServerFault,
@@ -60,6 +62,16 @@ class ModelListing:
     headers: Mapping[str, str]
 
 
+def proxy_for(address: str) -> str | None:
+    """The proxy that the environment names for an address; never one for this machine itself."""
+    parts = urlsplit(address)
+    place = parts.netloc.rpartition("@")[2]
+    if parts.hostname in LOOPBACK or urllib.request.proxy_bypass(place):
+        return None
+    proxy = urllib.request.getproxies().get(parts.scheme)
+    return proxy if not proxy or "://" in proxy else f"http://{proxy}"
+
+
 class HttpTransport:
     """An endpoint over plain HTTP. ``headers`` go with every request; ``key`` is the part of them that is
     never shown. ``sign`` says the headers that each call has of its own."""
@@ -75,14 +87,14 @@ class HttpTransport:
     ) -> None:
         self.base_url = base_url
         self._sign = sign
-        self._secret = key.encode() if key else None
+        self.redaction = Redaction(key)
+        self._proxy = proxy_for(base_url)
         self._wire = wire or Wire()
         self._session = aiohttp.ClientSession(
             # The concurrency limiter decides how many are in flight; the pool only must never be smaller.
             connector=StaggeredConnector(connections),
             headers={**HEADERS, **headers},
-            trust_env=urlsplit(base_url).hostname
-            not in LOOPBACK,  # a proxy never stands before this machine itself
+            trust_env=False,  # with it, aiohttp sends a password of ~/.netrc, too
             auto_decompress=True,
         )
 
@@ -95,6 +107,7 @@ class HttpTransport:
                 data=call.content,
                 timeout=_timeouts(timeout),
                 allow_redirects=False,
+                proxy=self._proxy,
             ) as response:
                 if response.content_type == self._wire.events.media_type and response.status == 200:
                     body = await self._streamed_body(response)
@@ -127,7 +140,10 @@ class HttpTransport:
         Raises RequestError."""
         try:
             async with self._session.get(
-                **self._signed("GET", path), timeout=_timeouts(timeout), allow_redirects=False
+                **self._signed("GET", path),
+                timeout=_timeouts(timeout),
+                allow_redirects=False,
+                proxy=self._proxy,
             ) as response:
                 headers = dict(response.headers)
                 return ({} if response.status in absent else await self._json_body(response)), headers
@@ -152,10 +168,11 @@ class HttpTransport:
                 headers=headers,
                 timeout=_timeouts(timeout),
                 allow_redirects=False,
+                proxy=self._proxy,
             ) as response:
-                content = self._redacted(await body_within_limit(response.content.iter_any()))
+                content = await body_within_limit(response.content.iter_any())
                 if not 200 <= response.status < 300:
-                    raise self._wire.failure(response.status, content, response.headers)
+                    raise self._failure(response, content)
                 return (json_object(content) if content.strip() else {}), response.headers
         except (aiohttp.ClientError, OSError) as error:
             raise _connection_error(error, timeout) from error
@@ -164,20 +181,19 @@ class HttpTransport:
         """The lines of a file of any length, without those that are empty. Raises RequestError."""
         try:
             async with self._session.get(
-                self._place(path), timeout=_timeouts(timeout), allow_redirects=False
+                self._place(path), timeout=_timeouts(timeout), allow_redirects=False, proxy=self._proxy
             ) as response:
                 if response.status != 200:
-                    content = self._redacted(await body_within_limit(response.content.iter_any()))
-                    raise self._wire.failure(response.status, content, response.headers)
+                    raise self._failure(response, await body_within_limit(response.content.iter_any()))
                 rest = b""
                 async for piece in response.content.iter_any():
                     *whole, rest = (rest + piece).split(b"\n")
                     for line in filter(bytes.strip, whole):
-                        yield self._redacted(line)
+                        yield line
                     if len(rest) > largest_body():
                         raise _too_large(largest_body())
                 if rest.strip():
-                    yield self._redacted(rest)
+                    yield rest
         except (aiohttp.ClientError, OSError) as error:
             raise _connection_error(error, timeout) from error
 
@@ -201,14 +217,13 @@ class HttpTransport:
         await self._session.close()
 
     async def _json_body(self, response: aiohttp.ClientResponse) -> Mapping[str, Any]:
-        content = self._redacted(await body_within_limit(response.content.iter_any()))
+        content = await body_within_limit(response.content.iter_any())
         if response.status != 200:
-            raise self._wire.failure(response.status, content, response.headers)
-        return self._wire.body(content)
+            raise self._failure(response, content)
+        return self.redaction.read(self._wire.body, content)
 
-    def _redacted(self, content: bytes) -> bytes:
-        """The body without the key, which some servers repeat in their errors."""
-        return content.replace(self._secret, b"***") if self._secret and self._secret in content else content
+    def _failure(self, response: aiohttp.ClientResponse, content: bytes) -> RequestError:
+        return self._wire.failure(response.status, self.redaction.hide(content), response.headers)
 
     async def _streamed_body(self, response: aiohttp.ClientResponse) -> Mapping[str, Any]:
         answer, lines = self._wire.stream(), self._wire.events()
@@ -218,9 +233,9 @@ class HttpTransport:
             if size > limit:
                 raise _too_large(limit)
             for data in lines.add(piece):
-                answer.add(self._redacted(data))
+                self.redaction.read(answer.add, data)
         for data in lines.rest():
-            answer.add(self._redacted(data))
+            self.redaction.read(answer.add, data)
         return answer.body()
 
 

@@ -25,7 +25,7 @@ from tasks.models.batches.form import NOT_ASKED, BatchForm, JobStatus, SentFile,
 from tasks.models.batches.records import Job, JobRecords, batch_id, covered
 from tasks.models.config import ModelConfig
 from tasks.models.connection import Connection, open_connection
-from tasks.models.engine import check_interrupted, control_of
+from tasks.models.engine import check_interrupted, check_run
 from tasks.models.errors import (
     AccessDenied,
     ModelError,
@@ -293,8 +293,7 @@ class Exchange:
                 wait = retry.wait(attempts, time.monotonic() - start, error, self.draw)
                 if wait is None:
                     raise
-                check_interrupted()
-                control_of(self.batches.options.run_id).check()
+                check_run(self.batches.options.run_id)
                 await asyncio.sleep(wait)
 
     async def looked_at(self, job: Job) -> tuple[Job, int]:
@@ -335,7 +334,9 @@ class Exchange:
                         raise NotOurs
                     if row.status != NOT_ASKED:
                         asked.append(row.id)
-                        add(row)
+                        # What went wrong may become an error text; an answer stays as it came.
+                        hidden = row.content if row.status == 200 else self.http.redaction.hide(row.content)
+                        add(replace(row, content=hidden))
         except NotOurs:
             other = replace(job, id=None, not_ours=(*job.not_ours, job.id))
             found = await self._find(other)

@@ -7,11 +7,12 @@ faster. Bodies are read here and not by the client, which would take one of any 
 import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping
+from functools import partial
 from typing import Any
 
 import aiohttp
 
-from tasks.models.errors import ConnectionFault, RequestError, RequestTimeout
+from tasks.models.errors import ConnectionFault, Redaction, RequestError, RequestTimeout
 from tasks.models.http import (
     EventLines,
     StreamedAnswer,
@@ -34,7 +35,7 @@ class OfficialTransport:
         import openai
 
         self._openai = openai
-        self._secret = key.encode() if key else None
+        self._redaction = Redaction(key)
         self._client = openai.AsyncOpenAI(
             base_url=base_url,
             api_key=key or NO_KEY,
@@ -62,7 +63,7 @@ class OfficialTransport:
             if isinstance(error, (self._openai.APIConnectionError, OSError)) or _is_of_connection(cause):
                 raise ConnectionFault(f"connection failed: {cause or error}") from error
             raise unreadable(error) from error
-        body = _body(self._redacted(content), headers)
+        body = self._redaction.read(partial(_body, headers=headers), content)
         return Reply(body, time.perf_counter() - start, kept_headers(headers))
 
     async def close(self) -> None:
@@ -88,11 +89,8 @@ class OfficialTransport:
         """Raises what a status other than 200 stands for, before the client reads its body."""
         if response.status_code != 200:
             pieces: AsyncIterator[bytes] = response.aiter_bytes()
-            content = self._redacted(await body_within_limit(pieces))
+            content = self._redaction.hide(await body_within_limit(pieces))
             raise status_error(response.status_code, content, response.headers)
-
-    def _redacted(self, content: bytes) -> bytes:
-        return content.replace(self._secret, b"***") if self._secret else content
 
 
 def _is_of_connection(cause: BaseException | None) -> bool:
