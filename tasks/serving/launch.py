@@ -338,9 +338,12 @@ def _revision(launch: Launch, flag: str | None) -> list[str]:
     """What has a server load the revision of a hub's name that the answers are kept under."""
     if flag is None or launch.place() is not None:
         return []
-    with suppress(ConfigError):  # kept under an identity of the config's own
-        return [flag, hub_revision(launch.weights.path)[1]]
-    return []
+    path = launch.weights.path
+    try:
+        _, revision = hub_revision(path)
+    except ConfigError:  # kept under an identity of the config's own
+        revision = path.partition("@")[2]
+    return [flag, revision] if revision else []
 
 
 def _adapter_words(launch: Launch, words: Sequence[str]) -> tuple[str, ...]:

@@ -3,8 +3,8 @@ lies: by the names and bytes of all files that decide what the model answers, we
 configs, code.
 
 A file's digest is kept in the home under its path, size, time and inode, so that a folder is read once. A
-name of a hub counts by its revision. An adapter (LoRA and its like) is a folder of its own: it counts beside
-the weights that it lies over.
+name of a hub counts by the commit of its revision. An adapter (LoRA and its like) is a folder of its own: it
+counts beside the weights that it lies over.
 """
 
 import os
@@ -30,6 +30,7 @@ _TRAINING: Final = re.compile(
 )
 """What trainers leave beside a model, which no answer hangs on."""
 _HUB: Final = re.compile(r"[\w.-]+/[\w.-]+(?:@[\w./-]+)?")
+_COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 _READERS: Final = 4
 _ABOUT: Final = "__metadata__"
 """What a header of safetensors holds beside tensors."""
@@ -131,12 +132,14 @@ def weights_mark(path: str, base_dir: Path, peft: str | None = None) -> str:
 
 
 def hub_revision(path: str) -> tuple[str, str]:
-    """A hub's name and its revision: the one it is written with, else the one on this machine.
+    """A hub's name and its revision, a commit: the one it is written with, else the one that its branch or
+    tag, ``main`` by default, has on this machine.
 
-    Raises ConfigError where neither is there.
+    A branch moves, and the same name would stand for other weights. Raises ConfigError where no commit is
+    known.
     """
     name, _, revision = path.partition("@")
-    return name, revision or _cached_revision(name)
+    return name, revision if _COMMIT.fullmatch(revision) else _cached_commit(name, revision)
 
 
 def local_path(path: str, base_dir: Path) -> Path | None:
@@ -266,15 +269,19 @@ def _kept_digest(file: Path) -> str:
     return made
 
 
-def _cached_revision(name: str) -> str:
-    """The revision of a hub's model that is on this machine."""
+def _cached_commit(name: str, revision: str) -> str:
+    """The commit that a branch or a tag of a hub's model has on this machine."""
     root = os.environ.get("HF_HUB_CACHE") or str(
         Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface") / "hub"
     )
-    main = Path(root) / f"models--{name.replace('/', '--')}" / "refs" / "main"
-    try:
-        return main.read_text().strip()
-    except OSError:
-        raise ConfigError(
-            f"{name}: no such folder here, and a hub's name needs its revision: write {name}@REVISION"
-        ) from None
+    refs = Path(root) / f"models--{name.replace('/', '--')}" / "refs"
+    with suppress(OSError, UnicodeDecodeError):
+        commit = refs.joinpath(revision or "main").read_text().strip()
+        if ".." not in revision.split("/") and _COMMIT.fullmatch(commit):
+            return commit
+    told = (
+        f"the hub's cache here does not say which commit '{revision}' is; download it, or write the commit"
+        if revision
+        else "no such folder here, and a hub's name needs its revision: write"
+    )
+    raise ConfigError(f"{name}: {told} {name}@REVISION (40 hexadecimal digits)")

@@ -84,9 +84,21 @@ def test_a_path_to_an_adapter_is_it_over_the_base_that_it_names(base: Path, adap
     both = weights_identity(str(adapter), base)
     assert both == weights_identity(str(base), base, str(adapter))
     assert lacking(adapter, base) is None
-    an_adapter(adapter.with_name("hub"), "org/base", revision="abc")
-    found = weights_identity(str(adapter.with_name("hub")), base)
-    assert (found["hub"], found["revision"]) == ("org/base", "abc")
+
+
+@pytest.mark.parametrize("revision", ["main", "v1"])
+def test_an_adapter_over_a_branch_of_a_hub_is_another_once_the_branch_moves(
+    base: Path, adapter: Path, tmp_path: Path, revision: str
+) -> None:
+    an_adapter(adapter.with_name("hub"), "org/base", revision=revision)
+    with pytest.raises(ConfigError, match=f"an adapter over 'org/base@{revision}', which is not here"):
+        weights_identity(str(adapter.with_name("hub")), base)
+    refs = tmp_path / "hub" / "models--org--base" / "refs"
+    refs.mkdir(parents=True)
+    for commit in ("1" * 40, "2" * 40):
+        (refs / revision).write_text(commit)
+        found = weights_identity(str(adapter.with_name("hub")), base)
+        assert (found["hub"], found["revision"]) == ("org/base", commit)
 
 
 @pytest.mark.parametrize("over", ["org/base", "/not/there", ""])
@@ -235,9 +247,16 @@ def test_a_changed_adapter_has_other_keys(base: Path, adapter: Path) -> None:
     assert all(one != other for one, other in zip(before, after, strict=True))
 
 
-def test_a_hubs_base_is_loaded_in_the_revision_that_its_answers_are_kept_under(base: Path) -> None:
+@pytest.mark.parametrize("known", [True, False], ids=["in the cache", "under an identity of its own"])
+def test_a_hubs_base_is_loaded_in_the_revision_that_its_answers_are_kept_under(
+    base: Path, tmp_path: Path, known: bool
+) -> None:
+    if known:
+        refs = tmp_path / "hub" / "models--org--model" / "refs"
+        refs.mkdir(parents=True)
+        (refs / "v1").write_text("a" * 40)
     for preset in ("transformers", "vllm", "sglang"):
         serve = ServeConfig(preset=preset, gpus=0)
-        words = order_for(Launch("m", "m", serve, "org/model@abc", "/"), os.getpid()).command
-        assert words[words.index("--revision") + 1] == "abc"
+        words = order_for(Launch("m", "m", serve, "org/model@v1", "/"), os.getpid()).command
+        assert words[words.index("--revision") + 1] == ("a" * 40 if known else "v1")
         assert "org/model" in words

@@ -111,17 +111,45 @@ def test_weights_that_are_still_being_written_are_told(folder: Path) -> None:
     assert "can't be read" in str(module.unfinished(folder))
 
 
-def test_a_hub_name_counts_by_its_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+FIRST, SECOND = "1" * 40, "a2" * 20
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Branches and tags of ``org/model`` in the hub's cache."""
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
-    assert weights_identity("org/model@abc", tmp_path) == {"hub": "org/model", "revision": "abc"}
-    with pytest.raises(ConfigError, match="write org/model@REVISION"):
-        weights_identity("org/model", tmp_path)
     refs = tmp_path / "models--org--model" / "refs"
-    refs.mkdir(parents=True)
-    (refs / "main").write_text("def\n")
-    assert weights_identity("org/model", tmp_path) == {"hub": "org/model", "revision": "def"}
+    (refs / "refs" / "pr").mkdir(parents=True)
+    return refs
+
+
+def test_a_hub_name_counts_by_its_commit(tmp_path: Path, hub: Path) -> None:
+    assert weights_identity(f"org/model@{FIRST}", tmp_path) == {"hub": "org/model", "revision": FIRST}
+    with pytest.raises(ConfigError, match=r"write org/model@REVISION \(40 hexadecimal digits\)"):
+        weights_identity("org/model", tmp_path)
+    (hub / "main").write_text(f"{SECOND}\n")
+    assert weights_identity("org/model", tmp_path) == {"hub": "org/model", "revision": SECOND}
     with pytest.raises(ConfigError, match="no weights at"):
         weights_identity("./not/there", tmp_path)
+
+
+@pytest.mark.parametrize("name", ["main", "v1.0", "refs/pr/1"])
+def test_a_branch_that_moves_is_another_model(tmp_path: Path, hub: Path, name: str) -> None:
+    found = []
+    for commit in (FIRST, SECOND):
+        (hub / name).write_text(commit)
+        found.append(weights_identity(f"org/model@{name}", tmp_path)["revision"])
+    assert found == [FIRST, SECOND]
+
+
+@pytest.mark.parametrize("name", ["v2", "1234567", "../leads/out", "broken"])
+def test_a_revision_that_names_no_commit_here_is_refused(tmp_path: Path, hub: Path, name: str) -> None:
+    (hub / "leads").mkdir()
+    (hub.parent / "leads").mkdir()
+    (hub.parent / "leads" / "out").write_text(FIRST)
+    (hub / "broken").write_text("<html>")
+    with pytest.raises(ConfigError, match=f"which commit '{name}' is; download it, or write the commit"):
+        weights_identity(f"org/model@{name}", tmp_path)
 
 
 def test_a_gguf_in_parts_is_named_by_its_first(tmp_path: Path) -> None:
