@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from flows.config.errors import Location, YamlSource, read_yaml, with_overrides
 from metrics.errors import ConfigError, nearest
-from tasks.models.config import ModelConfig, SampleParams
+from tasks.models.config import ModelConfig, SampleParams, merged_bodies
 from tasks.models.providers.openai.config import EndpointConfig
 from tasks.models.registry import PROVIDERS
 from tasks.store.outputs import RESPONSES
@@ -331,7 +331,7 @@ def _endpoint(
     name = {"model": entry["model_name"]} if entry.get("model_name") else {}
     given = default | dict(settings.endpoint) | given | top | name | _key(made, at, entry) | _address(entry)
     if others:
-        given["extra_body"] = {**others, **(given.get("extra_body") or {})}
+        given["extra_body"] = merged_bodies(others, given.get("extra_body") or {})
     made.move((*at, "endpoint"), (*at, "config", "base_url"))
     return given, sampling
 

@@ -13,6 +13,7 @@ import orjson
 
 from tasks.models.config import ModelConfig, SampleParams
 from tasks.models.errors import ConnectionFault, EndpointDead, ModelError
+from tasks.models.extra import with_extra
 from tasks.models.records import Call, Reply, Transport
 from tasks.serving.config import DEFAULT_PRESET, PRESETS
 from tasks.serving.servers import RunningServer, failure_of, is_ready
@@ -37,7 +38,7 @@ def at_server(model: ModelConfig, server: RunningServer | None, base_dir: Path) 
     if weights.adapter is not None and model.server.by_name:
         way = PRESETS[model.server.preset_name].adapter
         body = getattr(model.config, "extra_body", {})
-        endpoint |= {"extra_body": {**way.body, **body}} if way is not None and way.body else {}
+        endpoint |= {"extra_body": with_extra(way.body, body)} if way is not None and way.body else {}
     found: dict[str, Any] = {
         "config": model.config.model_copy(update=endpoint),
         "tokenizer": model.tokenizer or _tokenizer(weights.tokenizer or folder),

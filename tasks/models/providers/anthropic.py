@@ -25,6 +25,7 @@ from tasks.models.errors import (
     ModelError,
     RequestError,
 )
+from tasks.models.extra import with_extra, with_own
 from tasks.models.http import ModelListing, Wire, body_error, json_object, status_error
 from tasks.models.providers.native import (
     Chat,
@@ -155,16 +156,17 @@ class Messages(NativeCodec):
     ) -> None:
         super().__init__("messages", media)
         streaming = {"stream": True} if config.stream else {}
-        self._body = {"model": model, **fields, **streaming, **config.extra_body}
+        self._body = with_extra({"model": model, **fields, **streaming}, config.extra_body)
         self._marks_prefix = config.prompt_caching
 
     def body(self, chat: Chat) -> dict[str, Any]:
         """Results of tools are said by the user."""
-        body = {**self._body, "messages": alternating(chat.messages, _blocks)}
+        own: dict[str, Any] = {"messages": alternating(chat.messages, _blocks)}
         if chat.system:
-            body["system"] = [{"type": "text", "text": chat.system}]
+            own["system"] = [{"type": "text", "text": chat.system}]
         if chat.functions:
-            body["tools"] = [_tool(function) for function in chat.functions]
+            own["tools"] = [_tool(function) for function in chat.functions]
+        body = with_own(self._body, own)
         if self._marks_prefix:
             _mark_prefix(body)
         return body

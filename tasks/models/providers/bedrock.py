@@ -30,6 +30,7 @@ from tasks.models.errors import (
     ServerFault,
     shortened,
 )
+from tasks.models.extra import PLACE, with_extra, with_own
 from tasks.models.http import HttpTransport, ModelListing, Wire, json_object, status_error
 from tasks.models.providers.native import (
     Chat,
@@ -249,18 +250,21 @@ class Converse(NativeCodec):
     ) -> None:
         method = "converse-stream" if config.stream else "converse"
         super().__init__(f"model/{quote(model, safe='')}/{method}", media)
-        self._fields = {**fields, **config.extra_body}
+        self._fields = with_extra(fields, config.extra_body)
         self._marks_prefix = config.prompt_caching
 
     def body(self, chat: Chat) -> dict[str, Any]:
         """Results of tools are said by the user. A choice of tools goes with tools alone."""
-        body = {name: value for name, value in self._fields.items() if name != "toolConfig"}
-        body["messages"] = alternating(chat.messages, _blocks)
+        fields, own = dict(self._fields), dict[str, Any](messages=alternating(chat.messages, _blocks))
+        choice = fields.pop("toolConfig", {})
         if chat.system:
-            body["system"] = [{"text": chat.system}]
+            own["system"] = [{"text": chat.system}]
         if chat.functions:
             tools = [{"toolSpec": _tool(function)} for function in chat.functions]
-            body["toolConfig"] = {"tools": tools, **self._fields.get("toolConfig", {})}
+            own["toolConfig"] = with_own(choice, {"tools": tools}, f"{PLACE}.toolConfig")
+        elif "tools" in choice:  # the provider's own, of extra_body
+            own["toolConfig"] = choice
+        body = with_own(fields, own)
         if self._marks_prefix:
             before = [turn["content"] for turn in body["messages"][:-1] if turn["content"]]
             if prefix := before[-1] if before else body.get("system"):

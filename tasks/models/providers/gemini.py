@@ -27,6 +27,7 @@ from tasks.models.errors import (
     RateLimited,
     RequestError,
 )
+from tasks.models.extra import PLACE, with_extra, with_own
 from tasks.models.http import ModelListing, Wire, answer_body, body_error, json_object, status_error
 from tasks.models.providers.native import (
     Chat,
@@ -167,17 +168,19 @@ class Contents(NativeCodec):
     ) -> None:
         method = "streamGenerateContent?alt=sse" if config.stream else "generateContent"
         super().__init__(f"{_place(model)}:{method}", media)
-        self._fields = {**fields, **config.extra_body}
+        self._fields = with_extra(fields, config.extra_body)
 
     def body(self, chat: Chat) -> dict[str, Any]:
         """Results of tools are said by the user."""
-        body: dict[str, Any] = {**self._fields, "contents": _contents(chat.messages)}
+        own: dict[str, Any] = {"contents": _contents(chat.messages)}
         if chat.system:
-            body["systemInstruction"] = {"parts": [{"text": chat.system}]}
+            own["systemInstruction"] = {"parts": [{"text": chat.system}]}
         if chat.functions:
-            body["tools"] = [{"functionDeclarations": [_tool(function) for function in chat.functions]}]
+            own["tools"] = [{"functionDeclarations": [_tool(function) for function in chat.functions]}]
+        body = with_own(self._fields, own)
         if chat.seed is not None:
-            body["generationConfig"] = {**body.get("generationConfig", {}), "seed": chat.seed}
+            drawn = body.get("generationConfig", {})
+            body["generationConfig"] = with_own(drawn, {"seed": chat.seed}, f"{PLACE}.generationConfig")
         return body
 
     def read(self, request: Request, part: Mapping[str, Any]) -> Answer:

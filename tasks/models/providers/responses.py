@@ -23,6 +23,7 @@ from tasks.models.errors import (
     MalformedBody,
     shortened,
 )
+from tasks.models.extra import with_extra, with_own
 from tasks.models.http import Wire, body_error, json_object
 from tasks.models.providers.native import Chat, NativeCodec, NativeConfig, NativeProvider, thoughts_text
 from tasks.models.providers.openai.config import is_openai
@@ -107,16 +108,17 @@ class Items(NativeCodec):
     ) -> None:
         super().__init__("responses", media)
         streaming = {"stream": True} if config.stream else {}
-        self._body = {"model": model, "store": False, **fields, **streaming, **config.extra_body}
+        extra = {"store": False, **config.extra_body}
+        self._body = with_extra({"model": model, **fields, **streaming}, extra)
 
     def body(self, chat: Chat) -> dict[str, Any]:
         """What is said, item by item."""
-        body = {**self._body, "input": [item for message in chat.messages for item in _items(message)]}
+        own: dict[str, Any] = {"input": [item for message in chat.messages for item in _items(message)]}
         if chat.system:
-            body["instructions"] = chat.system
+            own["instructions"] = chat.system
         if chat.functions:
-            body["tools"] = [{"type": "function", **function} for function in chat.functions]
-        return body
+            own["tools"] = [{"type": "function", **function} for function in chat.functions]
+        return with_own(self._body, own)
 
     def read(self, request: Request, part: Mapping[str, Any]) -> Answer:
         """What the items of the output say; raises MalformedBody, EmptyAnswer."""

@@ -23,6 +23,7 @@ from tasks.models.errors import (
     ServerFault,
     TransientError,
 )
+from tasks.models.extra import with_extra
 from tasks.models.providers.openai.choices import ordered_choices
 from tasks.models.providers.openai.spans import KeptForm, kept_span, likelihood
 from tasks.models.providers.openai.tokens import (
@@ -86,7 +87,7 @@ class Likelihood(Codec):
         prompts = [self._sent(span) for request in requests for span in self._spans(request)]
         groups = [prompts[start : start + self.batch] for start in range(0, len(prompts), self.batch)]
         bodies = (self.mode.body(self._together(group)) for group in groups)
-        return [Call("completions", {"model": self.model, **body, **self.extra}) for body in bodies]
+        return [Call("completions", with_extra({"model": self.model, **body}, self.extra)) for body in bodies]
 
     def parts(self, requests: Sequence[Request], replies: Sequence[Reply]) -> list[Mapping[str, Any]]:
         """Of each request its spans' tokens, from some before the continuation on; see ``spans.py``."""

@@ -28,6 +28,7 @@ from tasks.models.errors import (
     SettledError,
     shortened,
 )
+from tasks.models.extra import with_extra, with_own
 from tasks.models.providers.openai.choices import ordered_choices
 from tasks.models.providers.openai.config import EndpointConfig
 from tasks.models.records import (
@@ -182,7 +183,7 @@ class Generation(Codec):
     ) -> None:
         streaming = {"stream": True, "stream_options": {"include_usage": True}} if config.stream else {}
         sampled, told = self.sampled(params), reasoning.sent(config.base_url)
-        self._body = {"model": model, **sampled, **streaming, **config.extra_body, **told}
+        self._body = with_extra({"model": model, **sampled, **streaming, **told}, config.extra_body)
         self._opened: Opened | None = reasoning.opened
         self._marks = marks_of(reasoning.marks)
         # One token with its alternatives: they are what is asked for, and white space is an answer, too.
@@ -227,12 +228,10 @@ class Generation(Codec):
     def calls(self, requests: Sequence[Request]) -> list[Call]:
         """The one call for samples of one prompt."""
         first = requests[0]
-        body = dict(self._body)
-        if first.seed is not None:
-            body["seed"] = first.seed
+        own: dict[str, Any] = {} if first.seed is None else {"seed": first.seed}
         if len(requests) > 1:
-            body["n"] = len(requests)
-        return [self.call(first, body)]
+            own["n"] = len(requests)
+        return [self.call(first, with_own(self._body, own))]
 
     def parts(self, requests: Sequence[Request], replies: Sequence[Reply]) -> list[Mapping[str, Any]]:
         """Each request's choice and the usage, with the stop sequences that the endpoint did not take."""
@@ -315,7 +314,7 @@ class Chat(Generation):
             else {"messages": [{"role": "user", "content": request.prompt}]}
         )
         messages = sent_messages(asked["messages"], self._media)
-        return Call("chat/completions", {**body, **asked, "messages": messages}, media_size(messages))
+        return Call("chat/completions", with_own(body, {**asked, "messages": messages}), media_size(messages))
 
     def message(self, choice: Mapping[str, Any]) -> "ParsedChoice":
         """Content, thought and calls of tools."""
@@ -373,9 +372,8 @@ class Completions(Generation):
     def call(self, request: Request, body: Mapping[str, Any]) -> Call:
         """The text, or its tokens where the model's tokenizer is known."""
         prompt = _as_text(request)
-        return Call(
-            "completions", {**body, "prompt": self._prompts.encode(prompt) if self._prompts else prompt}
-        )
+        own = {"prompt": self._prompts.encode(prompt) if self._prompts else prompt}
+        return Call("completions", with_own(body, own))
 
     def message(self, choice: Mapping[str, Any]) -> "ParsedChoice":
         """The text."""
