@@ -35,6 +35,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -56,6 +57,8 @@ from tasks.history.layout import (
 from tasks.history.query import compact
 from tasks.messages.media import FOLDER, REFERENCE
 from tasks.models.answers.segments import AnswerFile, unneeded_answers
+from tasks.models.batches.records import FOLDER as BATCHES
+from tasks.models.batches.records import LONGEST_DAYS, JobRecords
 from tasks.store import claims
 from tasks.store.claims import claim, process_lives, wait_until_free
 from tasks.store.durations import Duration
@@ -337,9 +340,27 @@ def _planned(store: Store, retention: Retention, now: datetime) -> Pruning:
             unreferenced.append(Unreferenced(name, size, alone=_key(name) not in referred_keys))
     unreferenced += _unnamed_media(store, files, referred)
     answers = retention.answers
-    unneeded = unneeded_answers(store, now, answers.unused, answers.age) if answers is not None else ()
+    limits = (
+        [] if answers is None else [limit for limit in (answers.unused, answers.age) if limit is not None]
+    )
+    unneeded = [*_unneeded_batches(store, now, min(limits, default=None))]
+    if answers is not None:
+        unneeded += unneeded_answers(store, now, answers.unused, answers.age)
     torn = (*_torn(store, files, now), *(name for name in files if _is_abandoned(store, name, now)))
     return Pruning(tuple(forgotten), tuple(unreferenced), kept, tuple(unneeded), torn)
+
+
+def _unneeded_batches(store: Store, now: datetime, limit: timedelta | None) -> Iterator[AnswerFile]:
+    """Records of jobs and what came of them, where no provider keeps it any more, where that was asked for
+    longer ago than ``limit`` (None: no such limit), and rows whose record is gone."""
+    entries = [entry for entry in store.all_entries(BATCHES) if "/." not in entry.name]  # being written
+    for place, files in groupby(entries, lambda entry: entry.name.partition(".")[0]):
+        record, found = f"{place}.json", list(files)
+        job = JobRecords.read(store, record)
+        age = timedelta.max if job is None else now - datetime.fromtimestamp(job.created, UTC)
+        holds_rows = any(entry.name != record for entry in found)
+        if age > timedelta(days=LONGEST_DAYS) or (holds_rows and limit is not None and age > limit):
+            yield from (AnswerFile(entry.name, record, entry.bytes) for entry in found)
 
 
 def _older(manifests: Mapping[str, Mapping[str, Any]], keep: int) -> list[str]:

@@ -24,8 +24,7 @@ from typing import Any, Literal
 from metrics.errors import NightjarError
 from tasks.models.answers.first import FirstAnswers
 from tasks.models.answers.journal import FLUSH_SECONDS, AnswerWriter
-from tasks.models.batches.form import Row
-from tasks.models.batches.records import batch_id
+from tasks.models.batches.records import KeptRow, batch_id
 from tasks.models.config import Price
 from tasks.models.errors import (
     BadRequest,
@@ -299,10 +298,10 @@ class Engine:
             limiter.unregister(ceiling)
 
     async def take(
-        self, groups: Iterator[RequestGroup], batched: Mapping[str, Row], wire: Wire
+        self, groups: Iterator[RequestGroup], batched: Mapping[str, KeptRow], wire: Wire
     ) -> Iterator[RequestGroup]:
-        """Records what came of requests in batches, as of replies that come now; gives the groups that are
-        left to ask: those that were not asked there, and those that failed."""
+        """Records what came of requests in batches, as asked for when their job was; gives the groups that
+        are left to ask: those that were not asked there, and those that failed."""
         left, state = list[RequestGroup](), self._state
         for codec, requests in groups:
             row = batched.get(batch_id(requests))
@@ -506,19 +505,23 @@ def _read(
         raise MalformedBody(f"the answer can't be read ({type(error).__name__}: {said})") from error
 
 
-def _answers_in(row: Row, codec: Codec, requests: Sequence[Request], wire: Wire) -> list[KeptAnswer] | None:
+def _answers_in(
+    kept: KeptRow, codec: Codec, requests: Sequence[Request], wire: Wire
+) -> list[KeptAnswer] | None:
     """The answers in a batch's row, which has no seconds of its own; None where asking alone may help."""
+    row = kept.row
     try:
         if row.status != 200:
             raise wire.failure(row.status, row.content, {})
         answers = _read(codec, requests, [Reply(wire.body(row.content), 0.0)], 1)
     except SettledError as error:
-        return [KeptAnswer(r.key, "refused", error=str(error), arrived=time.time()) for r in requests]
+        answers = [KeptAnswer(r.key, "refused", error=str(error), arrived=time.time()) for r in requests]
     except RequestError:
         return None
     if any(answer.status == "infra_error" for answer in answers):
         return None
-    return [replace(answer, inference_time=None) for answer in answers]
+    asked: dict[str, Any] = {"asked_at": kept.asked_at, "night": kept.night}
+    return [replace(answer, inference_time=None, **asked) for answer in answers]
 
 
 class Throttle:

@@ -20,7 +20,7 @@ from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 
-from tasks.models.answers.segments import AnswerStore
+from tasks.models.answers.segments import AnswerStore, ModelAnswers
 from tasks.models.batches.form import NOT_ASKED, BatchForm, JobStatus, SentFile, Sought
 from tasks.models.batches.records import Job, JobRecords, batch_id, covered
 from tasks.models.config import ModelConfig
@@ -30,13 +30,15 @@ from tasks.models.errors import (
     AccessDenied,
     ModelError,
     NotServed,
+    Overloaded,
     PermanentError,
+    RateLimited,
     RequestError,
     TransientError,
 )
 from tasks.models.http import HttpTransport
 from tasks.models.providers.provider import AskedProvider, provider_of
-from tasks.models.records import InferenceOptions, Request
+from tasks.models.records import InferenceOptions, Lookup, Request
 from tasks.models.respond import Inference
 from tasks.store.claims import claim
 from tasks.store.home import private_folder
@@ -96,15 +98,15 @@ def look_at_jobs(
 def close_jobs(
     model: ModelConfig, names: Sequence[str], answers: AnswerStore, options: InferenceOptions
 ) -> None:
-    """Forgets jobs whose rows are answers now."""
-    records = Batches.of(model, answers, options).records
-    for name in names:
-        if (job := records.get(name)) is not None and job.fetched:
-            records.remove(job)
+    """Forgets jobs whose rows are all answers now; what others want of a job stays."""
+    batches = Batches.of(model, answers, options)
+    for job in filter(None, map(batches.records.get, names)):
+        if batches.is_taken(job):
+            batches.records.remove(job)
 
 
 class NotOurs(Exception):
-    """A job that was found by its time and its size turns out to be another's."""
+    """A job that was guessed turns out to be another's."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +116,7 @@ class Batches:
     provider: AskedProvider[Any]
     form: BatchForm
     records: JobRecords
+    kept: ModelAnswers
     options: InferenceOptions
     wait: float
 
@@ -125,14 +128,16 @@ class Batches:
         assert provider.batches is not None, "checked when it is made"
         # A share of the limit between processes is for requests in flight: a job is none.
         options = replace(options, lease=None)
-        identity = Inference.of(provider, answers, options).kept.identity
-        return cls(
-            provider,
-            provider.batches,
-            JobRecords(answers.store, identity),
-            options,
-            provider.config.batch.wait,
-        )
+        kept = Inference.of(provider, answers, options).kept
+        records = JobRecords(answers.store, kept.identity)
+        return cls(provider, provider.batches, records, kept, options, provider.config.batch.wait)
+
+    def is_taken(self, job: Job) -> bool:
+        """Whether a job has ended and each of its replies is kept as an answer."""
+        if not job.fetched:
+            return False
+        keys = self.records.paid_keys(job)
+        return all(self.kept.snapshot(Lookup(night=job.night, not_before=job.created)).holds(keys))
 
     async def send(
         self,
@@ -144,7 +149,8 @@ class Batches:
         wanted = {batch_id(group) for group in groups(set(missing))}
         kept = self.records.all()
         for job in kept:
-            if job.fetched and wanted.isdisjoint(job.ids):
+            # Of one that is wanted still, the requests that failed are asked alone.
+            if wanted.isdisjoint(job.ids) and self.is_taken(job):
                 self.records.remove(job)
         own = [job for job in kept if job.serves(self.options.lookup) and not wanted.isdisjoint(job.ids)]
         if not wanted:
@@ -224,11 +230,11 @@ class Exchange:
         goes, too."""
         if job.id is not None or job.fetched:
             return job
-        id = await self._patiently(lambda: self._find(job))
-        if id is None:
+        found = await self._patiently(lambda: self.found(job))
+        if found is None:
             self.batches.records.remove(job)
             return None
-        return self.batches.records.keep(replace(job, id=id))
+        return self.batches.records.keep(found)
 
     async def sent(self, groups: Iterator[Sequence[Request]], since: float) -> AsyncIterator[Job]:
         """Sends requests in as few jobs as the limits allow."""
@@ -247,6 +253,8 @@ class Exchange:
                     yield await self._send(file, since)
                     file.clear()
                 file.add(id, line, calls[0].path)
+                if len(requests) > 1:
+                    file.first_keys[id] = requests[0].key.hex()
                 check_interrupted()
             if file.ids:
                 yield await self._send(file, since)
@@ -256,36 +264,36 @@ class Exchange:
         now = time.time()
         job = Job(
             uuid.uuid4().hex, records.identity, now, min(since, now), batches.options.night, tuple(file.ids),
-            len(file.ids), file.path,
+            len(file.ids), file.path, first_keys=file.first_keys,
         )  # fmt: skip
         job = records.keep(job)
-        model = self.connection.served.model
-        sent = SentFile(job.name, model, job.path, file.whole())
+        sent = SentFile(job.name, self.connection.served.model, job.path, file.whole())
+        creation = Creation(self, job, sent)
         try:
             if batches.form.uploads:
                 uploaded = await self._patiently(lambda: batches.form.upload(self.http, sent))
                 job, sent = records.keep(replace(job, file=uploaded)), replace(sent, file=uploaded)
-            id = await self._patiently(lambda: batches.form.create(self.http, sent), lambda: self._find(job))
-        except (AccessDenied, NotServed, PermanentError):
-            records.remove(job)  # it was refused: there is none
+                creation = Creation(self, job, sent)
+            return records.keep(await self._patiently(creation.attempt))
+        except RequestError as error:
+            if not creation.unclear or isinstance(error, AccessDenied | NotServed | PermanentError):
+                records.remove(job)  # it was refused: there is none
             raise
-        return records.keep(replace(job, id=id))
 
-    async def _find(self, job: Job) -> str | None:
-        others = {other.id for other in self.batches.records.all() if other.id is not None}
-        sought = Sought(job.name, job.created, job.count, job.file, others | set(job.not_ours))
-        return await self.batches.form.find(self.http, sought)
+    async def found(self, job: Job) -> Job | None:
+        """The job that was made for an intent, if there is one."""
+        form, others = self.batches.form, set(job.not_ours)
+        if not form.marks:
+            others |= self.batches.records.known_ids()
+        sought = Sought(job.name, job.created, job.count, job.file, others)
+        id = await form.find(self.http, sought)
+        return None if id is None else replace(job, id=id, guessed=not form.marks)
 
-    async def _patiently(
-        self, attempt: Callable[[], Awaitable[T]], done: Callable[[], Awaitable[T | None]] | None = None
-    ) -> T:
-        """Tries until it works, as the config says of retries. ``done`` finds what an attempt has come to of
-        which nothing was heard; it is asked before another attempt."""
+    async def _patiently(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Tries until it works, as the config says of retries."""
         start, attempts = time.monotonic(), 0
         while True:
             try:
-                if attempts and done is not None and (found := await done()) is not None:
-                    return found
                 return await attempt()
             except TransientError as error:
                 attempts += 1
@@ -316,6 +324,8 @@ class Exchange:
             )
         now = time.time()
         if job.cancelled is None and now > job.since + self.batches.wait:
+            if job.guessed:  # it may be another's
+                return records.keep(job.given_up()), status.done
             with suppress(PermanentError):  # it has ended in this moment
                 await form.cancel(self.http, job.id)
             return records.keep(replace(job, cancelled=now)), status.done
@@ -324,27 +334,54 @@ class Exchange:
         return job, status.done
 
     async def _fetched(self, job: Job, status: JobStatus) -> Job:
-        """Keeps the rows of a job that has ended; of one that is another's nothing."""
-        records, own, asked = self.batches.records, frozenset(job.ids), list[str]()
+        """Keeps the rows of a job that has ended, the first for each request; of another's job nothing."""
+        records, ours, seen, asked = self.batches.records, frozenset(job.ids), set[str](), list[str]()
         assert job.id is not None
         try:
             with records.writing_rows(job) as add:
                 async for row in self.batches.form.rows(self.http, job.id, status):
-                    if row.id not in own:
-                        raise NotOurs
+                    if row.id not in ours or row.id in seen:
+                        continue  # nobody asked for it
+                    seen.add(row.id)
                     if row.status != NOT_ASKED:
                         asked.append(row.id)
                         # What went wrong may become an error text; an answer stays as it came.
                         hidden = row.content if row.status == 200 else self.http.redaction.hide(row.content)
                         add(replace(row, content=hidden))
+                if job.guessed and not seen:
+                    raise NotOurs
         except NotOurs:
             other = replace(job, id=None, not_ours=(*job.not_ours, job.id))
-            found = await self._find(other)
-            if found is not None:
-                return records.keep(replace(other, id=found))
-            # It was never made: all of it is asked again.
-            return records.keep(other.given_up())
+            late = time.time() > job.since + self.batches.wait
+            found = None if late else await self.found(other)
+            # Where there is none, it was never made, and all of it is asked again.
+            return records.keep(found or other.given_up())
         return records.keep(replace(job, ids=tuple(asked), fetched=True))
+
+
+class Creation:
+    """Attempts to make a job. One of which nothing was heard may have made it: then it is looked for before
+    the next attempt."""
+
+    def __init__(self, exchange: Exchange, job: Job, sent: SentFile) -> None:
+        self._exchange = exchange
+        self._job = job
+        self._sent = sent
+        self.unclear = False
+
+    async def attempt(self) -> Job:
+        """One attempt; raises RequestError."""
+        exchange, form = self._exchange, self._exchange.batches.form
+        if self.unclear and (found := await exchange.found(self._job)) is not None:
+            return found
+        self.unclear = True
+        try:
+            id = await form.create(exchange.http, self._sent)
+        except (RateLimited, Overloaded):
+            # The server has not begun it. Without a mark, what is found now is somebody else's.
+            self.unclear = form.marks
+            raise
+        return replace(self._job, id=id)
 
 
 class LocalFile:
@@ -367,6 +404,7 @@ class LocalFile:
         self._file.truncate()
         self._file.write(self._form.opening)
         self.ids: list[str] = []
+        self.first_keys: dict[str, str] = {}
         self.path = ""
 
     def has_room(self, line: bytes) -> bool:

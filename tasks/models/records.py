@@ -98,7 +98,8 @@ class KeptAnswer:
     they are. "infra_error" is never kept. ``arrived`` is in seconds since 1970, ``inference_time`` in seconds
     of the attempt that succeeded. ``asked_at`` (seconds since 1970; 0: when it arrived) says when that
     attempt was sent, ``night`` in which night, ``asker`` by which inference of which attempt at a run; the
-    writer of answers adds these.
+    writer of answers adds these, and a batch says its own time and night. An answer of a batch has no
+    ``inference_time``.
     """
 
     key: bytes
@@ -398,7 +399,11 @@ class RequestTally:
     def take_over(self, answers: pa.Table, price: Price | None) -> None:
         """Counts what a process that was killed had asked for these requests, as if this one had."""
         for row in answers.select(COUNTED_AGAIN).to_pylist():
-            self.add(KeptAnswer(key=b"", **row), price)
+            # An answer of a batch took no seconds of its own; a refusal without a reply took none either.
+            replied = row["status"] != "refused" or row["prompt_tokens"] is not None
+            batched = row["inference_time"] is None and replied
+            self.add(KeptAnswer(key=b"", **row), price.of_batches() if batched and price else price)
+            self.batched += batched
             self.sent += 1
             self.cached -= 1
             self.attempts += row["attempts"]

@@ -31,8 +31,7 @@ from tasks.models.answers.segments import (
     ModelAnswers,
     claim_keys,
 )
-from tasks.models.batches.form import Row
-from tasks.models.batches.records import JobRecords, batch_id
+from tasks.models.batches.records import JobRecords, KeptRow, batch_id
 from tasks.models.config import ModelConfig
 from tasks.models.connection import open_connection
 from tasks.models.engine import Engine, InferenceState, check_interrupted, control_of
@@ -231,7 +230,7 @@ class Inference:
         spending.add(earlier.prompt_tokens + earlier.completion_tokens, earlier.cost)
         self.state.stopped = self.state.stopped or spending.exceeded()
 
-    def _batched(self, source: Iterable[pa.RecordBatch], keys: set[bytes]) -> dict[str, Row]:
+    def _batched(self, source: Iterable[pa.RecordBatch], keys: set[bytes]) -> dict[str, KeptRow]:
         """What came of these requests in batches."""
         if not self.options.batches:
             return {}
@@ -382,7 +381,7 @@ async def _ask(
     options: InferenceOptions,
     state: InferenceState,
     groups: Iterator[Sequence[Request]],
-    batched: dict[str, Row],
+    batched: dict[str, KeptRow],
     reporter: ProgressReporter,
 ) -> None:
     try:

@@ -37,8 +37,8 @@ BESIDE_REPLY = tuple(name for name in FIELDS if name not in READ_FIELDS)
 
 
 class AnswerWriter:
-    """Takes the answers of one run of the engine, and notes when, in which night and by whom each was asked
-    for.
+    """Takes the answers of one run of the engine, and notes by whom each was asked for; of those that do not
+    say it yet, also when and in which night.
 
     Not thread-safe: one loop uses it.
     """
@@ -60,8 +60,10 @@ class AnswerWriter:
         """Logs an answer; from here on no crash of the process loses it. Raises StoreError."""
         if self._journal is None:
             self._journal = Journal(self._folder)
-        asked_at = answer.arrived - (answer.inference_time or 0.0)
-        answer = replace(answer, asked_at=asked_at, night=self._night, asker=self._asker)
+        if not answer.asked_at:
+            asked_at = answer.arrived - (answer.inference_time or 0.0)
+            answer = replace(answer, asked_at=asked_at, night=self._night)
+        answer = replace(answer, asker=self._asker)
         self._bytes += self._journal.append(answer)
         self._pending.append(answer)
 

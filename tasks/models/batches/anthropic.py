@@ -49,6 +49,7 @@ class AnthropicBatches(BatchForm):
     most_bytes = 256_000_000
     opening, between, closing = b'{"requests":[', b",", b"]}"
     uploads = False
+    marks = False
 
     def line(self, id: str, call: Call) -> bytes:
         """The body of the call."""
@@ -61,8 +62,9 @@ class AnthropicBatches(BatchForm):
         return _id(body)
 
     async def find(self, http: HttpTransport, sought: Sought) -> str | None:
-        """The oldest job since the intent that has as many requests and is no other of ours."""
-        found, after = None, ""
+        """Of the jobs that have as many requests, and are no others of ours, the one made next to the
+        intent."""
+        found, after = dict[str, float](), ""
         while True:
             page, _ = await http.exchange("GET", f"{PLACE}?limit={LISTED}{after}", JOB_SECONDS)
             jobs = listed(page, "data")
@@ -70,9 +72,9 @@ class AnthropicBatches(BatchForm):
             for job in recent:
                 same = counted(job.get("request_counts"), *COUNTS) == sought.count
                 if same and _id(job) not in sought.others:
-                    found = _id(job)
+                    found[_id(job)] = abs(_made(job) - sought.created)
             if not page.get("has_more") or len(recent) < len(jobs) or not jobs:
-                return found
+                return min(found, key=found.__getitem__, default=None)
             after = f"&after_id={_id(jobs[-1])}"
 
     async def look(self, http: HttpTransport, id: str) -> JobStatus:

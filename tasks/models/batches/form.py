@@ -85,6 +85,8 @@ class BatchForm(ABC):
     closing: ClassVar[bytes] = b"\n"
     uploads: ClassVar[bool] = True
     """Whether the file is uploaded before the job is made."""
+    marks: ClassVar[bool] = True
+    """Whether a job bears a mark by which it is found for sure."""
 
     @abstractmethod
     def line(self, id: str, call: Call) -> bytes:

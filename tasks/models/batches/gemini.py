@@ -71,7 +71,7 @@ class GeminiBatches(BatchForm):
         while True:
             page, _ = await http.exchange("GET", f"batches?pageSize={LISTED}{token}", JOB_SECONDS)
             for job in listed(page, "operations"):
-                if _about(job).get("displayName") == sought.name:
+                if _about(job).get("displayName") == sought.name and _name(job) not in sought.others:
                     return _name(job)
             if not page.get("nextPageToken"):
                 return None

@@ -79,7 +79,8 @@ class OpenAIBatches(BatchForm):
             for job in jobs:
                 marks = job.get("metadata")
                 marked = isinstance(marks, Mapping) and marks.get(MARK) == sought.name
-                if marked or (sought.file is not None and job.get("input_file_id") == sought.file):
+                made_of = sought.file is not None and job.get("input_file_id") == sought.file
+                if (marked or made_of) and _id(job) not in sought.others:
                     return _id(job)
             made = [job["created_at"] for job in jobs if isinstance(job.get("created_at"), int | float)]
             if not page.get("has_more") or not jobs or min(made, default=0) < sought.created - SKEW_SECONDS:

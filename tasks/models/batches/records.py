@@ -2,8 +2,8 @@
 beside it the rows that came of it.
 
 A record is written before its job is sent, as the intent to send it, and again with the job's id after that.
-So whoever finds one without an id looks for the job before another is sent. Records go when nothing of theirs
-is missing any more.
+So whoever finds one without an id looks for the job before another is sent. A record goes when all that its
+job gave is kept as answers; one of which a part is wanted by nobody goes after ``LONGEST_DAYS``.
 """
 
 import hashlib
@@ -23,6 +23,8 @@ from tasks.store.errors import FileDamaged, FileMissing
 from tasks.store.storage import Store
 
 FOLDER: Final = "batches"
+SUFFIXES: Final = (".json", ".parquet")
+"""Of a job's record and of the rows that came of it."""
 LONGEST_DAYS: Final = 28
 """Anthropic keeps the results of a job for 29 days, OpenAI its files for 30."""
 ROWS: Final = pa.schema(
@@ -43,7 +45,9 @@ class Job:
     ``ids`` are its ``count`` requests, once it is fetched those that it has asked. ``since`` is when the
     first job was made that asked for these: so long is waited. ``id`` is the provider's, None as long as
     the job is intended. ``not_ours`` are jobs that were taken for it by mistake, ``cancelled`` when its end
-    was asked for. All times are in seconds since 1970.
+    was asked for. ``guessed``: it was taken for ours by its time and its size, and may be another's until its
+    rows say whose it is. ``first_keys`` holds for each id that stands for several requests the first one's
+    key. All times are in seconds since 1970.
     """
 
     name: str
@@ -59,6 +63,8 @@ class Job:
     not_ours: tuple[str, ...] = ()
     cancelled: float | None = None
     fetched: bool = False
+    guessed: bool = False
+    first_keys: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def place(self) -> str:
@@ -72,6 +78,15 @@ class Job:
     def serves(self, lookup: Lookup) -> bool:
         """Whether what it gives may be used where these answers are looked for."""
         return lookup.night in (None, self.night) and self.created >= lookup.not_before
+
+
+@dataclass(frozen=True, slots=True)
+class KeptRow:
+    """A row, and when and in which night it was asked for."""
+
+    row: Row
+    asked_at: float
+    night: str | None
 
 
 def batch_id(requests: Sequence[Request]) -> str:
@@ -102,11 +117,22 @@ class JobRecords:
 
     def get(self, name: str) -> Job | None:
         """A job; None where it is done, by this run or another."""
+        return self.read(self.store, f"{self.folder}/{name}.json")
+
+    @staticmethod
+    def read(store: Store, place: str) -> Job | None:
+        """A record by its name in the store; None where it can't be read."""
         try:
-            said: dict[str, Any] = json.loads(self.store.document(f"{self.folder}/{name}.json"))
+            said: dict[str, Any] = json.loads(store.document(place))
             return Job(**{**said, "ids": tuple(said["ids"]), "not_ours": tuple(said["not_ours"])})
-        except (FileMissing, FileDamaged, KeyError, TypeError):
+        except (FileMissing, FileDamaged, KeyError, TypeError, ValueError):
             return None
+
+    def known_ids(self) -> set[str]:
+        """The providers' ids of the jobs of all models."""
+        places = [entry.name for entry in self.store.all_entries(FOLDER) if entry.name.endswith(".json")]
+        jobs = filter(None, (self.read(self.store, place) for place in places))
+        return {job.id for job in jobs if job.id is not None}
 
     def keep(self, job: Job) -> Job:
         """Writes a job's record, whole or not at all."""
@@ -114,8 +140,8 @@ class JobRecords:
         return job
 
     def remove(self, job: Job) -> None:
-        """Forgets a job: what it gave is in the store, or nobody wants it."""
-        for suffix in (".json", ".parquet"):
+        """Forgets a job."""
+        for suffix in SUFFIXES:
             with suppress(FileMissing):
                 self.store.remove(f"{job.place}{suffix}")
 
@@ -138,14 +164,21 @@ class JobRecords:
             yield add
             write()
 
-    def rows(self, names: Collection[str], ids: Collection[str]) -> dict[str, Row]:
+    def rows(self, names: Collection[str], ids: Collection[str]) -> dict[str, KeptRow]:
         """What came of some requests in these jobs."""
-        wanted, found = pa.array(ids, pa.string()), dict[str, Row]()
-        for name in names:
-            for batch in self._batches(f"{self.folder}/{name}.parquet"):
+        wanted, found = pa.array(ids, pa.string()), dict[str, KeptRow]()
+        for job in filter(None, map(self.get, names)):
+            for batch in self._batches(f"{job.place}.parquet"):
                 own = batch.filter(pc.is_in(batch.column("id"), wanted))
-                found |= {row["id"]: Row(**row) for row in own.to_pylist()}
+                found |= {row["id"]: KeptRow(Row(**row), job.created, job.night) for row in own.to_pylist()}
         return found
+
+    def paid_keys(self, job: Job) -> list[bytes]:
+        """The keys of a job's requests that were answered; of several in one call the first one's."""
+        paid: list[str] = []
+        for batch in self._batches(f"{job.place}.parquet"):
+            paid += batch.filter(pc.equal(batch.column("status"), 200)).column("id").to_pylist()
+        return [bytes.fromhex(job.first_keys.get(id, id)) for id in paid]
 
     def _batches(self, name: str) -> Iterator[pa.RecordBatch]:
         with suppress(FileMissing, FileDamaged), self.store.open_table(name) as table:

@@ -32,6 +32,7 @@ from tasks.history.prune import (
 )
 from tasks.history.query import query
 from tasks.models.answers.segments import note_use
+from tasks.models.batches.records import Job, JobRecords
 from tasks.store.schemas import ITEM_ROWS, RESULTS
 from tasks.store.storage import ArtifactRef, Store
 
@@ -437,6 +438,35 @@ def test_answers_of_a_store_from_before_marks_count_as_used_when_it_became_today
     store.put_bytes("format.json", json.dumps(mark).encode())
     assert len(answers_left(store, unused=90 * DAY)) == 1
     assert answers_left(store, unused=70 * DAY) == []
+
+
+def batch(store: Store, name: str, made: datetime, fetched: bool = True) -> None:
+    job = Job(name, "model", made.timestamp(), made.timestamp(), None, ("a",), 1, fetched=fetched)
+    JobRecords(store, "model").keep(job)
+    if fetched:
+        store.put_bytes(f"batches/model/{name}.parquet", b"whole answers")
+
+
+@pytest.mark.parametrize("limit", ["unused", "age"])
+def test_what_came_of_batches_goes_as_answers_do(marked: Store, limit: str) -> None:
+    batch(marked, "old", NOW - 8 * DAY)
+    batch(marked, "young", NOW - 6 * DAY)
+    batch(marked, "open", NOW - 8 * DAY, fetched=False)
+    batch(marked, "forgotten", NOW - 30 * DAY, fetched=False)
+    answers_left(marked, **{limit: 7 * DAY})
+    assert names_in(marked, "batches/model", ".json") == ["open", "young"]
+    assert names_in(marked, "batches/model", ".parquet") == ["young"]
+
+
+def test_rows_of_a_batch_without_a_record_go(marked: Store) -> None:
+    batch(marked, "kept", NOW - 20 * DAY)
+    marked.put_bytes("batches/model/lost.parquet", b"whole answers")
+    marked.put_bytes("batches/model/broken.parquet.damaged", b"whole answers")
+    prune(marked, EVERYTHING, NOW)
+    assert [entry.name for entry in marked.all_entries("batches")] == [
+        "batches/model/kept.json",
+        "batches/model/kept.parquet",
+    ]
 
 
 def test_a_use_is_noted_once_a_day(store: Store) -> None:

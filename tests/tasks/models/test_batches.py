@@ -15,7 +15,7 @@ from tasks.models.batches.records import FOLDER
 from tasks.models.config import ModelConfig, Price
 from tasks.models.errors import ModelError
 from tasks.models.jobs import Waiting, close_jobs, look_at_jobs, send_jobs
-from tasks.models.records import InferenceOptions
+from tasks.models.records import InferenceOptions, Lookup
 from tasks.store.schemas import REQUESTS
 from tests.tasks.models.batch_servers import Failure, provider_server, said, serving
 
@@ -42,10 +42,10 @@ def model(kind: str, base_url: str, batch: Any = None, **config: Any) -> ModelCo
     return ModelConfig.model_validate({"name": "m", "type": kind, "config": {**told, **named}})
 
 
-def rows(count: int, **fields: Any) -> list[pa.RecordBatch]:
+def rows(count: int, prompt: str = "How much is {} + 1?", **fields: Any) -> list[pa.RecordBatch]:
     from tests.tasks.models.conftest import request_row
 
-    made = [request_row(index, prompts=[f"How much is {index} + 1?"], **fields) for index in range(count)]
+    made = [request_row(index, prompts=[prompt.format(index)], **fields) for index in range(count)]
     return [pa.RecordBatch.from_pylist(made, schema=REQUESTS)]
 
 
@@ -74,7 +74,8 @@ def by_batch(bench: Any, asked: ModelConfig, requests: Sequence[pa.RecordBatch],
 
 
 def kept(bench: Any) -> list[str]:
-    return bench.answers.store.names(FOLDER, ".json")
+    """The files of jobs that the store holds."""
+    return [entry.name for entry in bench.answers.store.all_entries(FOLDER)]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -223,7 +224,7 @@ def test_a_job_that_was_made_unheard_is_found_and_not_sent_again(kind: str, star
     def after(number: int, name: str) -> None:
         if server.jobs and not heard:
             heard.append(name)
-            raise Failure(503, "the reply got lost")
+            raise Failure(500, "the reply got lost")
 
     heard: list[str] = []
     server, url = started(kind, after=after)
@@ -240,7 +241,7 @@ def test_anothers_job_of_the_same_size_is_let_go(started: Any, bench: Any):
     def before(number: int, name: str) -> None:
         if name == "POST /v1/messages/batches" and not server.jobs:
             server.job({f"theirs-{n}": {"messages": [{"content": "hi there"}]} for n in range(5)})
-            raise Failure(503)
+            raise Failure(500)
 
     server, url = started("anthropic", before=before)
     asked = model("anthropic", url, {"wait": "24h"})
@@ -322,8 +323,6 @@ def test_an_endpoint_without_batches_is_told(script: Any, bench: Any):
 
 
 def test_another_night_does_not_take_a_job_of_the_night_before(started: Any, bench: Any):
-    from tasks.models.records import Lookup
-
     server, url = started("openai", looks=10**6)
     asked = model("openai", url, {"wait": "24h"})
     for night in ("one", "one", "two"):
@@ -333,3 +332,193 @@ def test_another_night_does_not_take_a_job_of_the_night_before(started: Any, ben
     # Where any answer serves, the jobs of all nights do.
     send_jobs(asked, rows(3), bench.answers, bench.options(night="three"))
     assert len(server.jobs) == 2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_that_takes_a_part_of_a_job_leaves_the_rest_to_others(kind: str, started: Any, bench: Any):
+    server, url = started(kind)
+    asked = model(kind, url, {"wait": "24h"})
+    whole = send_jobs(asked, rows(12), bench.answers, bench.options())
+    part = by_batch(bench, asked, rows(3))
+    assert part.tally.batched == 3
+    # The whole run still waits: what it wants is there.
+    found = look_at_jobs(asked, whole.names, bench.answers, bench.options())
+    assert found.requests == found.done == 12
+    again = by_batch(bench, asked, rows(12), price=HALF)
+    assert again.column("status") == ["ok"] * 12
+    assert (again.tally.batched, again.tally.cached) == (9, 3)
+    assert [len(job.requests) for job in server.jobs.values()] == [12]
+    assert not server.single
+    assert not kept(bench)
+
+
+def test_a_part_of_a_job_of_several_samples_a_call_is_left_to_others(started: Any, bench: Any):
+    def reply(body: Any) -> Any:
+        whole = said("openai", "a")
+        whole["choices"] = [{**whole["choices"][0], "index": n} for n in range(body["n"])]
+        return whole
+
+    server, url = started("openai", reply=reply)
+    asked = model("openai", url, {"wait": "24h"})
+    sampling = {"num_samples": 2, "n": 2, "temperature": 1.0}
+    send_jobs(asked, rows(4), bench.answers, bench.options(sampling=sampling))
+    by_batch(bench, asked, rows(1), sampling=sampling)
+    assert kept(bench)
+    whole = by_batch(bench, asked, rows(4), sampling=sampling)
+    assert whole.tally.batched == 6
+    assert len(server.jobs) == 1
+    assert not server.single
+    assert not kept(bench)
+
+
+def test_rows_that_wait_for_one_benchmark_outlive_the_sending_of_another(started: Any, bench: Any):
+    server, url = started("openai", looks=0)
+    asked = model("openai", url, {"wait": "24h"})
+    one = waited(asked, rows(12), bench.answers, bench.options())
+    other = rows(4, "How much is {} + 2?")
+    send_jobs(asked, other, bench.answers, bench.options())
+    outcome = bench.ask(asked, rows(12), batches=one.names)
+    assert outcome.tally.batched == 12
+    assert not server.single
+
+
+def odd_rows(server: Any, line: Any) -> None:
+    """The server's files of rows have one more."""
+    file = server.file
+    server.file = lambda content: file(
+        content + orjson.dumps(line) + b"\n" if b"response" in content else content
+    )
+
+
+@pytest.mark.parametrize("name", [None, "somebody's"])
+@pytest.mark.parametrize(("kind", "key"), [("openai", "custom_id"), ("gemini", "key")])
+def test_a_row_that_nobody_asked_for_is_passed_over(
+    kind: str, key: str, name: str | None, started: Any, bench: Any
+):
+    server, url = started(kind, looks=0)
+    odd_rows(server, {key: name, "response": None, "error": {"code": 500, "message": "line lost"}})
+    outcome = by_batch(bench, model(kind, url, {"wait": "24h"}), rows(6))
+    assert outcome.tally.batched == 6
+    assert len(server.jobs) == 1
+    assert not server.single
+
+
+def test_a_row_without_a_name_in_a_job_of_ours_is_passed_over_where_jobs_bear_no_mark(
+    started: Any, bench: Any
+):
+    server, url = started("anthropic", looks=0)
+    server.rows = lambda job: iter([("None", None), *type(server).rows(server, job)])
+    outcome = by_batch(bench, model("anthropic", url, {"wait": "24h"}), rows(6))
+    assert outcome.tally.batched == 6
+    assert len(server.jobs) == 1
+
+
+def theirs(server: Any, count: int, ago: float = 0.0) -> Any:
+    """A colleague's job in the same workspace."""
+    job = server.job({f"colleague-{n}": {"messages": [{"content": "hi there"}]} for n in range(count)})
+    job.made -= ago
+    return job
+
+
+@pytest.mark.parametrize("status", [429, 529])
+def test_a_refused_creation_takes_no_other_job_for_its_own(status: int, started: Any, bench: Any):
+    def before(number: int, name: str) -> None:
+        if name == "POST /v1/messages/batches" and refusing:
+            raise Failure(status, "overloaded")
+
+    refusing = [True]
+    server, url = started("anthropic", before=before)
+    foreign = theirs(server, 12, ago=300.0)
+    asked = model("anthropic", url, {"wait": "24h"}, max_retries=1)
+    with pytest.raises(ModelError, match="got no answer"):
+        send_jobs(asked, rows(12), bench.answers, bench.options())
+    refusing.clear()
+    outcome = by_batch(bench, asked, rows(12))
+    assert outcome.tally.batched == 12
+    assert foreign.looks == 0
+    assert not foreign.cancelled
+    assert len(server.jobs) == 2
+
+
+@pytest.mark.parametrize("looks", [0, 10**6])
+def test_a_job_that_may_be_anothers_is_never_cancelled_nor_waited_for_too_long(
+    looks: int, started: Any, bench: Any
+):
+    def before(number: int, name: str) -> None:
+        if name == "POST /v1/messages/batches" and not lost:
+            lost.append(name)
+            raise Failure(500, "lost")
+
+    lost: list[str] = []
+    server, url = started("anthropic", before=before, looks=looks)
+    foreign = [theirs(server, 5, ago=ago) for ago in (300.0, 200.0)]
+    outcome = by_batch(bench, model("anthropic", url, {"wait": 0.01}), rows(5))
+    assert outcome.column("status") == ["ok"] * 5
+    assert not any(job.cancelled for job in foreign)
+    assert len(server.single) == 5
+
+
+def test_among_jobs_of_the_same_size_that_made_at_the_time_of_the_intent_is_ours(started: Any, bench: Any):
+    def after(number: int, name: str) -> None:
+        if name == "POST /v1/messages/batches" and not lost:
+            lost.append(name)
+            raise Failure(500, "the reply got lost")
+
+    lost: list[str] = []
+    server, url = started("anthropic", after=after)
+    foreign = theirs(server, 5, ago=300.0)
+    outcome = by_batch(bench, model("anthropic", url, {"wait": "24h"}), rows(5))
+    assert outcome.tally.batched == 5
+    assert foreign.looks == 0
+    assert len(server.jobs) == 2
+
+
+def test_a_job_of_another_model_of_ours_is_not_taken(started: Any, bench: Any):
+    def before(number: int, name: str) -> None:
+        if name == "POST /v1/messages/batches" and len(server.jobs) == 1 and not lost:
+            lost.append(name)
+            raise Failure(500)
+
+    lost: list[str] = []
+    server, url = started("anthropic", before=before, looks=10**6)
+    first = model("anthropic", url, {"wait": "24h"})
+    other = model("anthropic", url, {"wait": "24h"}, model="other")
+    send_jobs(first, rows(5), bench.answers, bench.options())
+    send_jobs(other, rows(5), bench.answers, bench.options())
+    assert lost
+    assert len(server.jobs) == 2
+
+
+def aged(bench: Any, seconds: float) -> None:
+    """The jobs that there are were sent so long ago."""
+    store = bench.answers.store
+    for name in kept(bench):
+        if name.endswith(".json"):
+            job = orjson.loads(store.document(name))
+            job |= {"created": job["created"] - seconds, "since": job["since"] - seconds}
+            store.put_document(name, orjson.dumps(job))
+
+
+def test_batched_answers_have_the_time_and_the_night_of_their_job(started: Any, bench: Any):
+    _server, url = started("openai", looks=0)
+    asked = model("openai", url, {"wait": "30d"})
+    send_jobs(asked, rows(3), bench.answers, bench.options(night="one", lookup=Lookup(night="one")))
+    aged(bench, 20 * 86_400)
+    taken = by_batch(bench, asked, rows(3), night="two")
+    assert taken.tally.batched == 3
+    assert bench.ask(asked, rows(3), lookup=Lookup(night="one"), night="one").tally.sent == 0
+    assert bench.ask(asked, rows(3), lookup=Lookup(night="two"), night="two").tally.sent == 3
+    recent = Lookup(night="one", not_before=time.time() - 7 * 86_400)
+    assert bench.ask(asked, rows(3), lookup=recent, night="one").tally.sent == 3
+
+
+def test_what_a_killed_process_had_by_batch_costs_the_price_of_batches(started: Any, bench: Any):
+    _server, url = started("openai")
+    asked = model("openai", url, {"wait": "24h"})
+    whole = by_batch(bench, asked, rows(4), price=HALF, asker="attempt")
+    # The process was killed now: another one does the attempt's inference again.
+    again = bench.ask(asked, rows(6), price=HALF, asker="attempt")
+    alone = (1_000 * 1.0 + 100 * 10.0) / 1e6
+    assert whole.tally.cost == pytest.approx(4 * alone / 2)
+    assert again.tally.cost == pytest.approx(4 * alone / 2 + 2 * alone)
+    assert (again.tally.sent, again.tally.batched) == (6, 4)
