@@ -386,7 +386,9 @@ class RunLimits(Frozen):
 
     max_tokens: int | None = Field(None, ge=1, description="tokens sent and received")
     max_cost: float | None = Field(None, gt=0, description="in the currency of prices")
-    max_seconds: float | None = Field(None, gt=0, description="seconds since the run began")
+    max_seconds: float | None = Field(
+        None, gt=0, description="seconds since the run began; waiting for batches is not counted"
+    )
 
 
 class Price(Frozen):

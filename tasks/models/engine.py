@@ -253,6 +253,10 @@ class InferenceState:
     stopped: str | None = None
     first: FirstAnswers | None = None
 
+    def limit_reached(self) -> str | None:
+        """Names the limit of the run that is reached; None: go on."""
+        return self.spending.exceeded(self.control.waited)
+
 
 @dataclass
 class Attempts:
@@ -326,7 +330,7 @@ class Engine:
             check_interrupted()
             self._state.control.check()
             if self._state.stopped is None:
-                self._state.stopped = self._state.spending.exceeded()
+                self._state.stopped = self._state.limit_reached()
             if self._state.stopped is not None:
                 self._throttle.stop()
             if self._state.writer.full or time.monotonic() - flushed >= FLUSH_SECONDS:
@@ -340,7 +344,7 @@ class Engine:
                 return
             for answer in await self._ask(codec, requests):
                 self._record(answer)
-            self._state.stopped = self._state.stopped or self._state.spending.exceeded()
+            self._state.stopped = self._state.stopped or self._state.limit_reached()
 
     def _record(self, answer: KeptAnswer, batched: bool = False) -> None:
         state = self._state

@@ -509,14 +509,16 @@ class Spending:
             self._tokens += tokens
             self._cost += cost
 
-    def exceeded(self) -> str | None:
-        """Names the limit that is reached, as a row's error says it; None: go on."""
+    def exceeded(self, waited: float) -> str | None:
+        """Names the limit that is reached, as a row's error says it; None: go on. ``waited`` are seconds that
+        the run waited for batches, which no limit counts."""
         limits = self._limits
         if limits.max_tokens is not None and self._tokens >= limits.max_tokens:
             return f"not asked: limits.max_tokens of {limits.max_tokens} was reached"
         if limits.max_cost is not None and self._cost >= limits.max_cost:
             return f"not asked: limits.max_cost of {limits.max_cost:g} was reached"
-        if limits.max_seconds is not None and time.monotonic() - self._start >= limits.max_seconds:
+        spent = time.monotonic() - self._start - waited
+        if limits.max_seconds is not None and spent >= limits.max_seconds:
             return f"not asked: limits.max_seconds of {limits.max_seconds:g} was reached"
         return None
 

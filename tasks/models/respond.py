@@ -254,7 +254,7 @@ class Inference:
         """
         check_interrupted()
         self.state.control.check()
-        self.state.stopped = self.state.stopped or self.state.spending.exceeded()
+        self.state.stopped = self.state.stopped or self.state.limit_reached()
         return self.state.stopped is None
 
     def rows(self, wanted: set[bytes], given: GivenAnswers) -> ResponseRows:

@@ -1,0 +1,186 @@
+"""What goes wrong on the way of a batch's results: rows that are there twice or that nobody asked for, files
+that are cut, a disk that is full, an address of another server."""
+
+import errno
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import orjson
+import pytest
+
+from tasks.models.config import RunLimits
+from tasks.models.engine import controlled
+from tasks.models.errors import ModelError
+from tasks.models.jobs import look_at_jobs, send_jobs
+from tasks.models.records import spending_of
+from tasks.store import seals
+from tasks.store.errors import StoreError
+from tests.tasks.models.batch_servers import Failure, provider_server, serving
+from tests.tasks.models.test_batches import by_batch, kept, model, rows, waited
+
+KINDS = ("openai", "anthropic", "gemini")
+RESULTS = {"openai": "/content", "anthropic": "/results", "gemini": ":download"}
+NAMES = {"openai": "custom_id", "anthropic": "custom_id", "gemini": "key"}
+
+
+@pytest.fixture
+def started() -> Iterator[Callable[..., tuple[Any, str]]]:
+    with ExitStack() as stack:
+
+        def start(kind: str, **fields: Any) -> tuple[Any, str]:
+            server = provider_server(kind, **fields)
+            return server, stack.enter_context(serving(server))
+
+        yield start
+
+
+def results_become(server: Any, kind: str, change: Callable[[bytes], bytes], times: int = 10**6) -> list[int]:
+    """Changes the files of results as they are read; gives how often, once it was."""
+    answer, done = server.answer, list[int]()
+
+    def changed(asked: Any) -> Any:
+        status, told, said = answer(asked)
+        if RESULTS[kind] in asked.path and len(done) < times:
+            done.append(1)
+            return status, told, change(said)
+        return status, told, said
+
+    server.answer = changed
+    return done
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_first_of_two_rows_for_one_request_counts(kind: str, started: Any, bench: Any):
+    server, url = started(kind)
+
+    def twice(content: bytes) -> bytes:
+        lines = content.splitlines()
+        again = [orjson.loads(line) for line in lines]
+        told = orjson.dumps(again).replace(b"How", b"HOW").replace(b"1?", b"2?")
+        return b"\n".join([*lines, *map(orjson.dumps, orjson.loads(told))])
+
+    asked = model(kind, url, {"wait": "24h"})
+    results_become(server, kind, twice)
+    found = waited(asked, rows(5), bench.answers, bench.options())
+    assert (found.requests, found.done, found.expired) == (5, 5, 0)
+    outcome = bench.ask(asked, rows(5), batches=found.names)
+    assert outcome.column("response") == ["18 1?"] * 5
+    assert not server.single
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_row_that_nobody_asked_for_is_left_out_and_the_others_are_taken(
+    kind: str, started: Any, bench: Any
+):
+    server, url = started(kind)
+
+    def stranger(content: bytes) -> bytes:
+        first = orjson.loads(content.splitlines()[0])
+        return orjson.dumps({**first, NAMES[kind]: "nobody"}) + b"\n" + content
+
+    results_become(server, kind, stranger)
+    outcome = by_batch(bench, model(kind, url, {"wait": "24h"}), rows(5))
+    assert outcome.column("response") == ["18 1?"] * 5
+    assert outcome.tally.batched == 5
+    assert (len(server.jobs), server.single) == (1, [])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_file_that_is_cut_is_read_again(kind: str, started: Any, bench: Any):
+    server, url = started(kind)
+    cuts = results_become(server, kind, lambda content: content[: len(content) // 2 + 7], times=2)
+    outcome = by_batch(bench, model(kind, url, {"wait": "24h"}), rows(5))
+    assert len(cuts) == 2
+    assert outcome.column("status") == ["ok"] * 5
+    assert (len(server.jobs), server.single) == (1, [])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_after_a_full_disk_the_next_run_takes_the_rows_and_asks_nothing_twice(
+    kind: str, started: Any, bench: Any, monkeypatch: pytest.MonkeyPatch
+):
+    server, url = started(kind)
+    asked = model(kind, url, {"wait": "24h"})
+    sealed = seals.sealed_table
+
+    def full(*arguments: Any, **options: Any) -> Any:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    found = send_jobs(asked, rows(5), bench.answers, bench.options())
+    monkeypatch.setattr(seals, "sealed_table", full)
+    look_at_jobs(asked, found.names, bench.answers, bench.options())
+    with pytest.raises(StoreError, match="No space left on device"):
+        look_at_jobs(asked, found.names, bench.answers, bench.options())
+    assert len(kept(bench)) == 1
+    monkeypatch.setattr(seals, "sealed_table", sealed)
+    outcome = by_batch(bench, asked, rows(5))
+    assert outcome.column("status") == ["ok"] * 5
+    assert outcome.tally.batched == 5
+    assert (len(server.jobs), server.single) == (1, [])
+    assert kept(bench) == []
+
+
+def test_neither_file_nor_key_goes_to_another_server(
+    started: Any, bench: Any, script: Any, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("A_KEY", "sk-secret")
+    heard: list[Any] = []
+
+    def other(asked: Any) -> tuple[int, dict[str, str], Any]:
+        heard.append(asked)
+        return 200, {}, {"file": {"name": "files/x"}}
+
+    elsewhere = script(other)
+    server, url = started("gemini")
+    answer = server.answer
+
+    def answered(asked: Any) -> Any:
+        if asked.path == "/upload/v1beta/files":
+            return 200, {"X-Goog-Upload-URL": f"{elsewhere}/upload"}, b""
+        return answer(asked)
+
+    server.answer = answered
+    asked = model("gemini", url, {"wait": "24h"}, api_key_env="A_KEY")
+    with pytest.raises(ModelError, match="names an address of another server"):
+        send_jobs(asked, rows(3), bench.answers, bench.options())
+    assert heard == []
+    assert server.jobs == {}
+    assert kept(bench) == []
+
+
+def test_time_that_a_run_waits_for_batches_is_not_in_its_limit_of_seconds(started: Any, bench: Any):
+    def outcome(name: str, body: Any) -> Any:
+        return None if any(f"{n} + 1" in str(body) for n in (1, 2, 3)) else (200, server.reply(body))
+
+    server, url = started("openai", outcome=outcome)
+    asked = model("openai", url, {"wait": "24h"}, max_concurrency=1)
+    limits = RunLimits(max_seconds=600)
+    options = {"limits": limits, "account": "waits", "run_id": "waits"}
+    with controlled("waits") as control:
+        found = send_jobs(asked, rows(5), bench.answers, bench.options(**options))
+        spending_of("waits", limits)._start -= 3_600
+        control._waited += 3_600
+        while found.open:
+            found = look_at_jobs(asked, found.names, bench.answers, bench.options(**options))
+        outcome_ = bench.ask(asked, rows(5), batches=found.names, **options)
+        assert outcome_.column("status") == ["ok"] * 5
+        assert len(server.single) == 3, "what the batch did not ask"
+        spending_of("waits", limits)._start -= 600
+        left = bench.ask(asked, rows(8), **options)
+    assert "not asked: limits.max_seconds of 600 was reached" in left.column("error")
+
+
+def test_a_look_that_fails_for_long_loses_no_rows(started: Any, bench: Any):
+    """As many looks as it takes: only after the time to wait the job is given up."""
+    looks: list[str] = []
+
+    def before(number: int, name: str) -> None:
+        if name.startswith("GET /v1/batches/job-0") and len(looks) < 7:
+            looks.append(name)
+            raise Failure(502)
+
+    server, url = started("openai", before=before)
+    outcome = by_batch(bench, model("openai", url, {"wait": "24h"}), rows(4))
+    assert outcome.tally.batched == 4
+    assert (len(server.jobs), server.single) == (1, [])
