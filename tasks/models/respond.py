@@ -228,7 +228,7 @@ class Inference:
             for _ in rows.batches(source):
                 pass
         spending.add(earlier.prompt_tokens + earlier.completion_tokens, earlier.cost)
-        self.state.stopped = self.state.stopped or spending.exceeded()
+        self.state.stopped = self.state.stopped or self.state.limit_reached()
 
     def _batched(self, source: Iterable[pa.RecordBatch], keys: set[bytes]) -> dict[str, KeptRow]:
         """What came of these requests in batches."""

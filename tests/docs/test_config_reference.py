@@ -138,6 +138,6 @@ def test_the_terminal_shows_a_key_whole_at_80_columns(monkeypatch: pytest.Monkey
         "limits.max_cost   number > 0",
         "    In the currency of prices",
         "limits.max_seconds   number > 0",
-        "    Seconds since the run began",
+        "    Seconds since the run began; waiting for batches is not counted",
         "",
     ]
