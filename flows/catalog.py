@@ -40,6 +40,7 @@ _PROBABILITIES: Final = frozenset({"pass@k", "pass^k", "g_pass@k", "mg_pass@k", 
 # Of what scorers bring along: meaning, range, source.
 _OF_SCORERS: Final = {
     "reward": ("The reward model's number.", "the model's", OWN),
+    "recorded": ("The number that came with a recorded response.", "its range", OWN),
     "tests_passed": ("Did the program pass its tests; with count: share, the share of them.", "0 to 1", OWN),
     "win_rate": (
         "Share of its games against other models that a model won, ties counting half.",

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from metrics.errors import ConfigError
+from metrics.types import Answer
 from scorers.base import Batch
 from scorers.choices import ChoiceColumns, choice_batch
 from scorers.filters.pipeline import FILTERS
@@ -67,6 +68,9 @@ def build_batch(
         docs=docs if docs is not None else [{} for _ in range(n)],
         responses=columns.get("responses", predictions if predictions is not None else [None] * n),
         choices=None if lls is None else build_choices(lls, gold, choices, scored),
+        answers=[Answer(None, [], [], [], one) for one in columns["metadata"]]
+        if "metadata" in columns
+        else None,
     )
 
 
