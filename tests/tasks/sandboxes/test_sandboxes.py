@@ -282,7 +282,9 @@ def test_an_engine_that_is_not_there_says_so(monkeypatch: pytest.MonkeyPatch) ->
     trouble.cache_clear()
 
 
-ENGINE = """#!{python}
+# Its path may have a blank, which no first line can hold: the shell reads the second, to Python it is a text.
+ENGINE = """#!/bin/sh
+"exec" "{python}" "$0" "$@"
 import json, os, sys
 with open({log!r}, "a") as log:
     log.write(json.dumps(sys.argv[1:]) + "\\n")
