@@ -1,9 +1,11 @@
 """The dataset's part of a config, the error of datasets, and dotted paths by which configs name fields."""
 
 import codecs
+import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, NamedTuple
 
+import orjson
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from metrics.config import NamesFile
@@ -111,6 +113,18 @@ def _check_encoding(name: str) -> None:
 
 class DatasetError(ConfigError):
     """A dataset, a template file or an item that can't be used; names the file and line, or the item."""
+
+
+def parsed_json(text: bytes, where: str) -> Any:
+    """JSON as Python writes it, NaN and Infinity included; raises DatasetError naming ``where``."""
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        pass
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise DatasetError(f"{where}: malformed JSON: {error}") from error
 
 
 def field_at(data: Mapping[str, Any], path: str) -> Any:

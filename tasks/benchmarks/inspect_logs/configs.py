@@ -46,6 +46,8 @@ def _config(log: InspectLog, workspace: Path) -> tuple[dict[str, Any], list[str]
     items: dict[str, dict[str, Any]] = {}
     responses, names = list[dict[str, Any]](), dict[str, bool]()
     for sample in log.samples():
+        if not isinstance(sample, dict) or sample.get("id") is None:
+            raise DatasetError(f"{log.path}: a sample has no 'id', as Inspect's have")
         key = str(sample["id"])
         items.setdefault(
             key, {"id": key, "input": _input(sample.get("input")), "target": sample.get("target")}
@@ -135,7 +137,12 @@ def _scores(sample: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
             reason = (
                 {} if number is not None else {"error": f"Inspect's value is {str(one)[:80]!r}, no number"}
             )
-            found[name.replace(".", "_")] = {"score": number, "value": one, **said, **reason}
+            pair = name.replace(".", "_")  # a dot leads into a field
+            if pair in found:
+                raise DatasetError(
+                    f"two scores of a sample would be called '{pair}'; rename one of its scorers"
+                )
+            found[pair] = {"score": number, "value": one, **said, **reason}
     return found
 
 

@@ -3,7 +3,6 @@
 The format is that of inspect_ai 0.3 (``inspect_ai.log``, version 2 of a log); its package is not needed.
 """
 
-import json
 import math
 import re
 import struct
@@ -14,10 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import orjson
 import pyarrow as pa
 
-from tasks.datasets.config import DatasetError
+from tasks.datasets.config import DatasetError, parsed_json
 
 ZSTANDARD: Final = 93
 """The zip format's number of a compression that Python's ``zipfile`` reads from 3.14 on."""
@@ -82,7 +80,7 @@ class InspectLog:
         with self.path.open("rb") as file, zipfile.ZipFile(file) as archive:
             for entry in archive.infolist():
                 if entry.filename.startswith("samples/") and entry.filename.endswith(".json"):
-                    yield _whole(_parsed(_bytes(archive, entry), f"{self.path}: {entry.filename}"))
+                    yield _whole(parsed_json(_bytes(archive, entry), f"{self.path}: {entry.filename}"))
 
 
 def number_of(value: Any) -> float | None:
@@ -118,23 +116,12 @@ def _header(path: Path) -> Any:
         entries = {entry.filename: entry for entry in archive.infolist()}
         for name in ("header.json", "_journal/start.json"):  # the second alone: the run was killed
             if name in entries:
-                return _parsed(_bytes(archive, entries[name]), f"{path}: {name}")
+                return parsed_json(_bytes(archive, entries[name]), f"{path}: {name}")
     return None
 
 
 def _json_log(path: Path) -> Any:
-    return _parsed(path.read_bytes(), str(path))
-
-
-def _parsed(text: bytes, where: str) -> Any:
-    try:
-        return orjson.loads(text)
-    except orjson.JSONDecodeError:
-        pass
-    try:
-        return json.loads(text)  # Inspect writes NaN, which is Python's and not JSON
-    except ValueError as error:
-        raise DatasetError(f"{where}: malformed JSON: {error}") from error
+    return parsed_json(path.read_bytes(), str(path))
 
 
 def _bytes(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:

@@ -7,14 +7,11 @@
 
 import ast
 import hashlib
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
-
-import orjson
 
 from metrics.errors import ConfigError
 from tasks.benchmarks.config import DEFAULT_PROMPT
@@ -29,7 +26,7 @@ from tasks.benchmarks.lm_eval.documents import (
 from tasks.benchmarks.lm_eval.select import Definition, build_index
 from tasks.benchmarks.lm_eval.translation import translate_definition
 from tasks.benchmarks.lm_eval.yaml import decoded, encoded, functions_in
-from tasks.datasets.config import DatasetError
+from tasks.datasets.config import DatasetError, parsed_json
 from tasks.datasets.item import Item, Rendered
 from tasks.datasets.items import Cluster
 from tasks.store.home import write_lines
@@ -68,7 +65,7 @@ class SampleLog:
             for number, line in enumerate(file, 1):
                 if not line.strip():
                     continue
-                row = _parsed(line, f"{self.path.name}:{number}")
+                row = parsed_json(line, f"{self.path.name}:{number}")
                 missing = sorted({"doc_id", "doc", "arguments", "resps"} - set(row))
                 if missing:
                     raise DatasetError(
@@ -144,19 +141,8 @@ def _log(task: str, time: str, path: Path) -> SampleLog:
 
 
 def _document(path: Path) -> LogRow:
-    document = _parsed(path.read_bytes(), path.name)
+    document = parsed_json(path.read_bytes(), path.name)
     return document if isinstance(document, dict) else {}
-
-
-def _parsed(text: bytes, where: str) -> Any:
-    try:
-        return orjson.loads(text)
-    except orjson.JSONDecodeError:
-        pass
-    try:
-        return json.loads(text)  # the harness writes NaN and Infinity, which are Python's and not JSON
-    except ValueError as error:
-        raise DatasetError(f"{where}: malformed JSON: {error}") from error
 
 
 def _number(name: str) -> int:

@@ -273,9 +273,12 @@ def _tool(function: Mapping[str, Any]) -> dict[str, Any]:
 def _mark_prefix(body: dict[str, Any]) -> None:
     """Marks the end of all that stands before the last message: what many requests begin with."""
     before = [turn["content"] for turn in body["messages"][:-1] if turn["content"]]
-    prefix = before[-1] if before else body.get("system")
-    if prefix:
-        prefix[-1] = {**prefix[-1], "cache_control": {"type": "ephemeral"}}
+    mark = {"cache_control": {"type": "ephemeral"}}
+    if before:
+        before[-1][-1] = {**before[-1][-1], **mark}
+    elif system := body.get("system"):  # of extra_body it is every request's, and may be a text
+        blocks = [{"type": "text", "text": system}] if isinstance(system, str) else list(system)
+        body["system"] = [*blocks[:-1], {**blocks[-1], **mark}]
 
 
 def _failure(status: int, content: bytes, headers: Mapping[str, str]) -> RequestError:

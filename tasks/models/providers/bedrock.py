@@ -267,8 +267,10 @@ class Converse(NativeCodec):
         body = with_own(fields, own)
         if self._marks_prefix:
             before = [turn["content"] for turn in body["messages"][:-1] if turn["content"]]
-            if prefix := before[-1] if before else body.get("system"):
-                prefix.append(CACHE_POINT)
+            if before:
+                before[-1].append(CACHE_POINT)
+            elif system := body.get("system"):  # of extra_body it is every request's
+                body["system"] = [*system, CACHE_POINT]
         return body
 
     def read(self, request: Request, part: Mapping[str, Any]) -> Answer:

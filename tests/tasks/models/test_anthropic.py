@@ -140,6 +140,15 @@ def test_the_prefix_before_the_last_message_is_marked_where_it_is_asked_for():
     assert keys[0] == keys[1], "no answer hangs on it"
 
 
+@pytest.mark.parametrize("system", ["Be brief.", [{"type": "text", "text": "Be brief."}]])
+def test_a_system_prompt_of_extra_body_is_marked_once_for_each_request(system: Any):
+    asked = codec({"prompt_caching": True, "extra_body": {"system": system}})
+    said = {"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}
+    for key in (b"k", b"l"):
+        (made,) = asked.calls([Request(key, "generate", "q")])
+        assert json.loads(made.content)["system"] == [said]
+
+
 @pytest.mark.parametrize(
     ("params", "said"),
     [

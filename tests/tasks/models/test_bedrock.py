@@ -247,6 +247,14 @@ def test_the_prefix_is_marked_to_be_cached():
     }
 
 
+def test_a_system_prompt_of_extra_body_is_marked_once_for_each_request():
+    config = {"prompt_caching": True, "extra_body": {"system": [{"text": "Be brief."}]}}
+    asked = codec(config)
+    for key in (b"k", b"l"):
+        (made,) = asked.calls([Request(key, "generate", "q")])
+        assert json.loads(made.content)["system"] == [{"text": "Be brief."}, MARK]
+
+
 def verified(asked: Any, host: str, token: str | None = None) -> bool:
     """Whether the signature of what came is the one that botocore gives to it at the time that it bears."""
     auth = pytest.importorskip("botocore.auth", reason="botocore is not installed")

@@ -163,3 +163,13 @@ def test_a_folder_stands_for_its_logs_and_an_empty_one_is_refused(tmp_path: Path
     (tmp_path / "empty").mkdir()
     with pytest.raises(ConfigError, match=r"empty: expected a log of Inspect"):
         logged_configs([tmp_path / "empty"], tmp_path)
+
+
+def test_a_sample_without_an_id_and_scores_of_one_name_are_refused(tmp_path: Path) -> None:
+    path = rewritten(LOGS / "tools.eval", tmp_path / "log.json", {"id": None})
+    with pytest.raises(DatasetError, match="a sample has no 'id'"):
+        imported(path, tmp_path)
+    scores = {"a/b": {"value": 1}, "a": {"value": {"b": 0}}}
+    path = rewritten(LOGS / "tools.eval", tmp_path / "log.json", {"scores": scores})
+    with pytest.raises(DatasetError, match="two scores of a sample would be called 'a/b'"):
+        imported(path, tmp_path)
