@@ -25,7 +25,8 @@ from flows.config.files import kept_outputs
 from flows.config.schema import Phase
 from flows.eval.run import Future, Run, finished, reason_of
 from flows.eval.start import git_revision
-from flows.graph.stages import GridResponses, MethodVerdicts, PairResults, PairStatistics
+from flows.graph.grid import GridResponses
+from flows.graph.stages import MethodVerdicts, PairResults, PairStatistics
 from flows.plan.build import scored_by
 from flows.plan.steps import Cell, StopPlan
 from metrics.errors import DataError

@@ -1,102 +1,39 @@
-"""The stages of an evaluation: which task runs each submits, and what they wait for.
+"""The stages of an evaluation, and those from predictions to numbers: which task runs each submits, and what
+they wait for.
 
-``GRAPH`` holds them in order; a new one is a function with ``@stage`` and its place there. What failed in one
-cell of the grid takes nothing else with it: later stages go on with the cells that worked.
+``GRAPH`` holds them all in order; a new one is a function with ``@stage`` and its place there. What failed in
+one cell of the grid takes nothing else with it: later stages go on with the cells that worked.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from prefect import Task
-
+from flows.graph.asking import ScorerExchanges, exchanges, games, ratings
+from flows.graph.grid import (
+    GridResponses,
+    cells,
+    grid,
+    in_grid_order,
+    items,
+    predictions,
+    requests,
+    responses,
+    sources_at,
+)
 from flows.graph.stage import Graph, Node, Stage, Walk, stage
 from flows.plan.steps import Cell, FilterPlan, Matchup, MethodPlan, MetricPlan, OverallPlan, PairPlan
 from scorers.base import ALL_FILTERS
 from tasks.aggregate import aggregate
-from tasks.arena import ask_matchup, play, rate_models, score_games
-from tasks.ask import ask, ask_calibration, score_calibration, score_replies
+from tasks.arena import score_games
+from tasks.ask import score_replies
 from tasks.decide import decide
 from tasks.execute import execute, execute_asked, process_asked, score_asked, score_executed
-from tasks.filter import filter_responses
-from tasks.infer import infer
 from tasks.judge import aggregate_verdicts, call_user_metric, judge_responses, reduce_verdicts
-from tasks.load import load
 from tasks.reduce import reduce
-from tasks.render import render
-from tasks.rows.parts import FailedPart, PairSetup
+from tasks.rows.parts import FailedPart
 from tasks.score import process_results, score, score_across, score_processed
-from tasks.store.keys import Step
-from tasks.turns import TRANSCRIPT, ask_user, next_turn, reply_turn, transcripts
 from tasks.verdicts.rows import TALLIED, VerdictTally, tally_verdicts
-
-
-@dataclass(frozen=True)
-class GridResponses:
-    """The task runs that made requests (by prompt and partition) and responses, for each cell of the grid."""
-
-    cells: Sequence[Cell]
-    requests: Mapping[tuple[str, int], Node]
-    responses: Mapping[Cell, Node]
-
-    def at(self, cell: Cell) -> tuple[Node, Node]:
-        """The requests and the responses of a cell."""
-        return self.requests[cell.place], self.responses[cell]
-
-    def __or__(self, other: "GridResponses") -> "GridResponses":
-        """Together with another block's."""
-        cells = in_grid_order([*self.cells, *other.cells])
-        requests = {**self.requests, **other.requests}
-        return GridResponses(cells, requests, {**self.responses, **other.responses})
-
-
-def in_grid_order(cells: Sequence[Cell]) -> list[Cell]:
-    """Cells of several blocks as one grid has them: the partitions of a model and prompt beside each
-    other."""
-    places = {(cell.model, cell.prompt): None for cell in cells}
-    order = {place: number for number, place in enumerate(places)}
-    return sorted(cells, key=lambda cell: (order[cell.model, cell.prompt], cell.start))
-
-
-@dataclass
-class ScorerExchange:
-    """The requests of a scorer to its models, attempt by attempt, and the replies.
-
-    ``task`` makes the requests that ``score`` waits for, from ``inputs``.
-    """
-
-    pair: PairPlan
-    task: Task[..., Any]
-    score: Step[PairSetup]
-    purpose: str
-    inputs: tuple[Any, ...] = ()
-    requests: list[Node] = field(default_factory=list)
-    replies: list[Node] = field(default_factory=list)
-
-    def purpose_of(self, attempt: int) -> str:
-        """What an attempt's task runs are for, as their names say it."""
-        return self.purpose + (f" (attempt {attempt + 1})" if attempt else "")
-
-
-@dataclass(frozen=True)
-class ScorerExchanges:
-    """All exchanges of a graph.
-
-    ``by_requests`` is keyed by cell (or matchup), filter and the name of a set of requests: metrics that need
-    the same requests share them. ``calibration`` holds the judged answers of a calibration, if a judge had
-    to.
-    """
-
-    by_requests: Mapping[tuple[Cell | Matchup, str, str], ScorerExchange]
-    calibration: Node | None
-
-    def calibration_of(self, pair: PairPlan) -> Node | None:
-        """The judged calibration that a pair's numbers rest on."""
-        return self.calibration if pair.calibration is not None else None
-
-    def __or__(self, other: "ScorerExchanges") -> "ScorerExchanges":
-        """Together with another block's."""
-        return ScorerExchanges({**self.by_requests, **other.by_requests}, other.calibration)
 
 
 @dataclass(frozen=True)
@@ -113,7 +50,7 @@ class ScoreInputs:
 
     def at(self, cell: Cell, filter_name: str) -> tuple[Node, Node, Node]:
         """Requests, predictions and responses of a cell."""
-        return _sources(self.grid, self.predictions, cell, filter_name)
+        return sources_at(self.grid, self.predictions, cell, filter_name)
 
 
 @dataclass(frozen=True)
@@ -155,86 +92,6 @@ class PairResults:
     overall: Node | None = None
 
 
-@stage(makes=[load])
-def items(graph: Graph) -> Node:
-    """The rows of the dataset."""
-    return graph.submit(load, graph.plan.load)
-
-
-@stage()
-def cells(graph: Graph, items: Node) -> list[Cell]:
-    """The places of the grid: models × prompts × partitions of the items."""
-    return graph.plan.cells(graph.rows(items) or 0)
-
-
-@stage(makes=[render])
-def requests(graph: Graph, cells: Sequence[Cell], items: Node) -> dict[tuple[str, int], Node]:
-    """Requests of every prompt and partition: the same for every model."""
-    plan = graph.plan
-    return {
-        cell.place: graph.submit(
-            render, plan.prompts[cell.prompt].at(cell.part), items, cell.start, cell.stop
-        )
-        for cell in plan.once_a_prompt(cells)
-    }
-
-
-@stage(asks=[infer])
-def responses(
-    graph: Graph, cells: Sequence[Cell], requests: Mapping[tuple[str, int], Node]
-) -> dict[Cell, Node]:
-    """What the models answer."""
-    return graph.infer_models(cells, requests)
-
-
-@stage(goes_on=[next_turn, ask_user, reply_turn], asks=[infer], computes=[transcripts])
-def grid(
-    graph: Graph,
-    cells: Sequence[Cell],
-    requests: Mapping[tuple[str, int], Node],
-    responses: Mapping[Cell, Node],
-) -> GridResponses:
-    """The responses of whole conversations, where the benchmark has turns.
-
-    Each turn is asked for once those before it are answered. Recorded responses are of whole conversations
-    as they are.
-    """
-    talked = {
-        cell: _conversation(graph, cell, requests[cell.place], responses[cell])
-        if graph.plan.is_multi_turn(cell)
-        else responses[cell]
-        for cell in cells
-    }
-    return GridResponses(cells, requests, talked)
-
-
-def _conversation(graph: Graph, cell: Cell, requests: Node, first: Node) -> Node:
-    answers, replies = [first], []
-    for turn in graph.plan.turns:
-        if turn.ask is not None and turn.user is not None:
-            asked = graph.submit(ask_user, turn.ask.at(cell.suffix, **cell.about), requests, answers[-1])
-            replies.append(graph.submit(infer, turn.user.at(cell.suffix), asked))
-            say = turn.say.at(cell.suffix, **cell.about)
-            requests = graph.submit(reply_turn, say, requests, answers[-1], replies[-1])
-        else:
-            requests = graph.submit(next_turn, turn.say.at(cell.suffix, **cell.about), requests, answers[-1])
-        answers.append(graph.submit(infer, turn.models[cell.model].at(cell.asked, **cell.about), requests))
-    return graph.submit(transcripts, TRANSCRIPT.at(cell.suffix, **cell.about), answers, replies)
-
-
-@stage(computes=[filter_responses])
-def predictions(graph: Graph, grid: GridResponses) -> dict[tuple[Cell, str], Node]:
-    """Predictions of every filter at every cell."""
-    return {
-        (cell, entry.name): graph.submit(
-            filter_responses, entry.step.at(cell.suffix, **cell.about), *grid.at(cell)
-        )
-        for cell in grid.cells
-        for entry in graph.plan.filters
-        if entry.name != ALL_FILTERS
-    }
-
-
 @stage(computes=[execute, execute_asked])
 def executions(
     graph: Graph, grid: GridResponses, predictions: Mapping[tuple[Cell, str], Node]
@@ -245,189 +102,11 @@ def executions(
         (cell, name): graph.submit(
             execute_asked if step.setup.asking else execute,
             step.at(cell.suffix, **cell.about),
-            *_sources(grid, predictions, cell, name),
+            *sources_at(grid, predictions, cell, name),
         )
         for name, step in steps.items()
         for cell in grid.cells
     }
-
-
-def _sources(
-    grid: GridResponses, predictions: Mapping[tuple[Cell, str], Node], cell: Cell, filter_name: str
-) -> tuple[Node, Node, Node]:
-    """Requests, predictions and responses of a cell."""
-    requests, responses = grid.at(cell)
-    return requests, predictions[cell, filter_name], responses
-
-
-@stage(makes=[ask, ask_matchup, ask_calibration], asks=[infer], computes=[score_calibration])
-def exchanges(
-    graph: Graph, grid: GridResponses, predictions: Mapping[tuple[Cell, str], Node]
-) -> ScorerExchanges:
-    """What scorers ask models, and the replies.
-
-    What is not answered yet is sent, and once more what an earlier run could not read.
-    """
-    by_requests: dict[tuple[Cell | Matchup, str, str], ScorerExchange] = {}
-    for pair, arena in graph.plan.arenas():
-        for matchup in arena.matchups(grid.cells):
-            inputs = _matchup_sources(grid, predictions, matchup, pair.source)
-            purpose = f" for {pair.source}{matchup.suffix}"
-            exchange = ScorerExchange(pair, ask_matchup, arena.play, purpose, inputs)
-            by_requests[matchup, pair.source, str(pair.asks)] = exchange
-    for pair in graph.plan.pairs():
-        for cell in grid.cells if pair.asks is not None and pair.arena is None else ():
-            key = (cell, pair.source, str(pair.asks))
-            if key not in by_requests:
-                requests, responses = grid.at(cell)
-                inputs = requests, predictions[cell, pair.source], responses
-                purpose = f" for {pair.source}{cell.suffix}"
-                by_requests[key] = ScorerExchange(pair, ask, pair.score, purpose, inputs)
-    calibration = _calibration(graph.plan.pairs())
-    every = [*by_requests.values(), *([calibration] if calibration is not None else [])]
-    _send_all(graph, [(exchange, _make_requests(graph, exchange, 0)) for exchange in every], 0)
-    _ask_again(graph, every)
-    graph.scorers_have_asked()
-    _prepare_next_attempt(graph, every)
-    judged = _judge_calibration(graph, calibration) if calibration is not None else None
-    return ScorerExchanges(by_requests, judged)
-
-
-def _matchup_sources(
-    grid: GridResponses, predictions: Mapping[tuple[Cell, str], Node], matchup: Matchup, filter_name: str
-) -> tuple[Any, ...]:
-    """What both models were asked, and the predictions and responses of each."""
-    (requests, *first), (_, *second) = (
-        _sources(grid, predictions, cell, filter_name) for cell in (matchup.first, matchup.second)
-    )
-    return requests, tuple(first), tuple(second)
-
-
-@stage(computes=[play])
-def games(
-    graph: Graph,
-    grid: GridResponses,
-    predictions: Mapping[tuple[Cell, str], Node],
-    exchanges: ScorerExchanges,
-) -> dict[tuple[Matchup, str], Node]:
-    """The games of every matchup."""
-    played = {}
-    for pair, arena in graph.plan.arenas():
-        for matchup in arena.matchups(grid.cells):
-            exchange = exchanges.by_requests[matchup, pair.source, str(pair.asks)]
-            step = arena.play.at(matchup.suffix, prompt_template=matchup.place[0])
-            sources = _matchup_sources(grid, predictions, matchup, pair.source)
-            played[matchup, pair.source] = graph.submit(
-                play, step, *sources, exchange.requests, exchange.replies, pair=pair
-            )
-    return played
-
-
-@stage(computes=[rate_models])
-def ratings(graph: Graph, grid: GridResponses, games: Mapping[tuple[Matchup, str], Node]) -> list[Node]:
-    """The models' strengths at every prompt, from the matchups that could be played."""
-    rated = []
-    for pair, arena in graph.plan.arenas():
-        for prompt in graph.plan.prompts:
-            own = [
-                (matchup, future)
-                for (matchup, source), future in games.items()
-                if source == pair.source and matchup.place[0] == prompt and graph.failure(future) is None
-            ]
-            if own:
-                step = arena.rate.at(
-                    f" × {prompt}" if len(graph.plan.prompts) > 1 else "", prompt_template=prompt
-                )
-                names = [matchup.names for matchup, _ in own]
-                asked = [grid.requests[matchup.place] for matchup, _ in own]
-                rated.append(
-                    graph.submit(
-                        rate_models, step, prompt, names, [future for _, future in own], asked, pair=pair
-                    )
-                )
-    return rated
-
-
-def _calibration(pairs: Iterable[PairPlan]) -> ScorerExchange | None:
-    """A judge's calibration is the same for all filters, and so is asked about once."""
-    for pair in pairs:
-        if pair.calibration is not None:
-            return ScorerExchange(pair, ask_calibration, pair.calibration, " for the calibration")
-    return None
-
-
-def _judge_calibration(graph: Graph, exchange: ScorerExchange) -> Node:
-    return graph.submit(
-        score_calibration, exchange.score, exchange.requests, exchange.replies, pair=exchange.pair
-    )
-
-
-def _make_requests(graph: Graph, exchange: ScorerExchange, attempt: int) -> list[Node]:
-    """The requests of one attempt: for each model those that it still has to reply to."""
-    return [
-        graph.submit(
-            exchange.task,
-            model.ask(exchange.score, exchange.purpose_of(attempt), attempt),
-            *exchange.inputs,
-            list(exchange.requests),
-            list(exchange.replies),
-            pair=exchange.pair,
-        )
-        for model in graph.plan.asked
-    ]
-
-
-def _send_all(graph: Graph, made: Sequence[tuple[ScorerExchange, Sequence[Node]]], attempt: int) -> None:
-    """Sends the requests of one attempt of all exchanges."""
-    models = graph.plan.asked
-    graph.batch_for_scorers([pair for _, requests in made for pair in zip(models, requests, strict=True)])
-    for exchange, requests in made:
-        _send(graph, exchange, requests, attempt)
-
-
-def _send(graph: Graph, exchange: ScorerExchange, requests: Sequence[Node], attempt: int) -> None:
-    """Sends the requests of one attempt."""
-    purpose = exchange.purpose_of(attempt)
-    for model, future in zip(graph.plan.asked, requests, strict=True):
-        exchange.replies.append(graph.infer_for_scorer(model, purpose, future))
-    exchange.requests += requests
-
-
-def _ask_again(graph: Graph, exchanges: Sequence[ScorerExchange]) -> None:
-    """Further attempts, as long as the one before is from an earlier run and left something unreadable.
-
-    An attempt with nothing to ask leaves no trace: the scores rest on the same replies as before.
-    """
-    attempt, models = 0, len(graph.plan.asked)
-    while exchanges := [entry for entry in exchanges if _all_cached(graph, entry.replies[-models:])]:
-        attempt += 1
-        requests = [_make_requests(graph, exchange, attempt) for exchange in exchanges]
-        unanswered = [
-            (exchange, futures)
-            for exchange, futures in zip(exchanges, requests, strict=True)
-            if _asks_anything(graph, futures)
-        ]
-        _send_all(graph, unanswered, attempt)
-        exchanges = [exchange for exchange, _ in unanswered]
-
-
-def _prepare_next_attempt(graph: Graph, exchanges: Sequence[ScorerExchange]) -> None:
-    """Makes the requests that the next run will send, so that it finds all steps cached where there are
-    none."""
-    models = len(graph.plan.asked)
-    for exchange in exchanges:
-        if not _all_cached(graph, exchange.replies[-models:]):
-            _make_requests(graph, exchange, len(exchange.replies) // models)
-
-
-def _all_cached(graph: Graph, replies: Sequence[Node]) -> bool:
-    return all(graph.is_cached(reply) for reply in replies)
-
-
-def _asks_anything(graph: Graph, requests: Sequence[Node]) -> bool:
-    """Whether there is anything to ask; requests that could not be made count, so that what waits for them
-    fails with their reason."""
-    return any(graph.rows(node) != 0 for node in requests)
 
 
 @stage(
