@@ -496,18 +496,23 @@ class Spending:
         self._askers: set[str] = set()
 
     def begins(self, asker: str) -> bool:
-        """Whether an inference begins in this process, and what it spent in others counts: once, and where a
-        limit is on tokens or cost."""
+        """Whether an inference begins in this process, and what it spent in others counts: once, and where
+        there is a limit."""
         with self._lock:
             is_new = asker not in self._askers
             self._askers.add(asker)
-        return is_new and not (self._limits.max_tokens is None and self._limits.max_cost is None)
+        return is_new and self._limits != RunLimits()
 
     def add(self, tokens: int, cost: float) -> None:
         """Counts tokens and their cost."""
         with self._lock:
             self._tokens += tokens
             self._cost += cost
+
+    def began(self, moment: float) -> None:
+        """Counts the seconds from a moment on (seconds since 1970), where that is earlier than so far."""
+        with self._lock:
+            self._start = min(self._start, time.monotonic() - (time.time() - moment))
 
     def exceeded(self, waited: float) -> str | None:
         """Names the limit that is reached, as a row's error says it; None: go on. ``waited`` are seconds that

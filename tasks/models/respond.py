@@ -9,6 +9,7 @@ is in flight, never the partition's texts. The infer stage enters by ``respond``
 
 import asyncio
 import itertools
+import math
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -228,6 +229,7 @@ class Inference:
             for _ in rows.batches(source):
                 pass
         spending.add(earlier.prompt_tokens + earlier.completion_tokens, earlier.cost)
+        spending.began(counted.began)
         self.state.stopped = self.state.stopped or self.state.limit_reached()
 
     def _batched(self, source: Iterable[pa.RecordBatch], keys: set[bytes]) -> dict[str, KeptRow]:
@@ -288,6 +290,9 @@ class KeptCounts:
         self._asked = asked
         self._unanswered = unanswered
         self._repeated: set[bytes] = set()
+        self.began = math.inf
+        """When a process that was killed asked its first single request, in seconds since 1970. A batch was
+        asked before the run waited for it."""
 
     def add(self, keys: Sequence[bytes], table: pa.Table, there: np.ndarray) -> None:
         """Takes a portion: keys, a row of answer for each, and whether it is there.
@@ -307,7 +312,10 @@ class KeptCounts:
         for at in np.flatnonzero(there).tolist():
             key = keys[at]
             if key not in self._asked and askers[at] is not None and askers[at] == self._options.asker:
-                self._tally.take_over(table.slice(at, 1), self._options.price)
+                answer = table.slice(at, 1)
+                self._tally.take_over(answer, self._options.price)
+                if answer["inference_time"][0].is_valid:
+                    self.began = min(self.began, float(asked_at[at]))
                 self._asked.add(key)
             if key not in self._asked:
                 reused.append(at)

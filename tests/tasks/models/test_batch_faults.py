@@ -2,6 +2,7 @@
 that are cut, a disk that is full, an address of another server."""
 
 import errno
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -169,6 +170,22 @@ def test_time_that_a_run_waits_for_batches_is_not_in_its_limit_of_seconds(starte
         spending_of("waits", limits)._start -= 600
         left = bench.ask(asked, rows(8), **options)
     assert "not asked: limits.max_seconds of 600 was reached" in left.column("error")
+
+
+def test_a_limit_of_seconds_goes_on_in_another_process_from_its_single_requests_and_not_from_its_batch(
+    started: Any, bench: Any, monkeypatch: pytest.MonkeyPatch
+):
+    _, url = started("openai")
+    asked = model("openai", url, {"wait": "24h"}, max_concurrency=1)
+    hours, now = [0], time.time
+    monkeypatch.setattr(time, "time", lambda: now() + hours[0] * 3_600)
+    limits = RunLimits(max_seconds=1_800)
+    by_batch(bench, asked, rows(4), asker="attempt", limits=limits, account="first process")
+    errors = []
+    for hours[0], count in ((1, 6), (2, 8)):
+        options = {"asker": "attempt", "limits": limits, "account": f"process {hours[0]}"}
+        errors.append({*bench.ask(asked, rows(count), **options).column("error")})
+    assert errors == [{None}, {None, "not asked: limits.max_seconds of 1800 was reached"}]
 
 
 def test_a_look_that_fails_for_long_loses_no_rows(started: Any, bench: Any):

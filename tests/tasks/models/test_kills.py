@@ -54,6 +54,7 @@ def ask(folder, base_url, count, asker=None, **limits):
 """
 ONE = "ask(*sys.argv[1:])"
 LIMITED = "ask(*sys.argv[1:5], **json.loads(sys.argv[5]))"
+AN_HOUR_LATER = "import time\nnow = time.time\ntime.time = lambda: now() + 3600\n" + LIMITED
 SEVERAL = """
 for line in sys.stdin:
     client = os.fork()
@@ -130,7 +131,8 @@ def test_what_a_killed_process_spent_counts_for_the_same_inference_and_for_no_ot
     assert other["total_tokens"] + other["saved_tokens"] == whole["total_tokens"]
 
 
-@pytest.mark.parametrize("limit", ["max_tokens", "max_cost"])
+# Fewer tokens than one request in flight takes: whoever spent anything has reached it.
+@pytest.mark.parametrize("limit", [{"max_tokens": 1}, {"max_cost": 1e-9}, {"max_seconds": 1800}])
 def test_what_a_killed_process_spent_counts_against_the_limits_of_the_same_inference(served, tmp_path, limit):
     serving = served(latency=0.02)
     client = start_client(tmp_path / "killed", serving.base_url, 300, "one")
@@ -138,13 +140,11 @@ def test_what_a_killed_process_spent_counts_against_the_limits_of_the_same_infer
     kill(client)
     shutil.copytree(tmp_path / "killed", tmp_path / "copy")
     sent = serving.stats()["received"]
-    # Fewer than one request in flight takes: whoever spent anything has reached it.
-    limits = json.dumps({limit: 1 if limit == "max_tokens" else 1e-9})
 
     def asked_by(folder: str, asker: str) -> int:
         before = serving.stats()["received"]
-        arguments = (str(tmp_path / folder), serving.base_url, "300", asker, limits)
-        out, err = start_python(LIMITED, *arguments).communicate(timeout=60)
+        arguments = (str(tmp_path / folder), serving.base_url, "300", asker, json.dumps(limit))
+        out, err = start_python(AN_HOUR_LATER, *arguments).communicate(timeout=60)
         assert int(out.split()[0]) >= 150 - WINDOW, err
         return serving.stats()["received"] - before
 
