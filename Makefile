@@ -54,7 +54,7 @@ test-slow: $(DEV)
 	$(PYTEST) -m slow
 
 test-services: $(DEV)
-	$(PYTEST) -m services
+	$(PYTEST) -m "services and not nights"
 
 # The built-in server on the oldest and the newest transformers of the extra hf. Both environments use one torch: that
 # of the CPU where pip finds it, since others are several GB.

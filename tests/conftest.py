@@ -35,11 +35,12 @@ import prefect.main  # noqa: E402, F401
 SETS = {"slow", "services", "nights", "serving"}
 
 
-def chosen_from(source: str, expression: str) -> bool:
+def chosen_from(source: str, expression: str, fixtures: str = "") -> bool:
     """Whether ``-m`` with this expression may choose a test of a file. Each of the marks is on all its tests
-    (``pytestmark`` at the margin), on none (the file does not name it), or perhaps on some."""
+    (``pytestmark`` at the margin), on none (neither the file nor its ``fixtures`` name it), or perhaps on
+    some."""
     all_have = {name for name in SETS if re.search(rf"^pytestmark = .*\bmark\.{name}\b", source, re.M)}
-    some_have = {name for name in SETS if f"mark.{name}" in source} - all_have
+    some_have = {name for name in SETS if f"mark.{name}" in source + fixtures} - all_have
 
     def is_chosen(marks: set[str]) -> bool:
         return Expression.compile(expression).evaluate(lambda name, **_: name in marks)
@@ -58,7 +59,15 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     about_sets = set(re.findall(r"\w+", expression)) <= SETS | {"and", "or", "not"}
     if not expression or not about_sets or not collection_path.name.startswith("test_"):
         return None
-    return None if chosen_from(collection_path.read_text("utf-8"), expression) else True
+    source = collection_path.read_text("utf-8")
+    return None if chosen_from(source, expression, _fixtures(collection_path)) else True
+
+
+def _fixtures(test: Path) -> str:
+    """The sources of the conftest.py files that a test's fixtures may come from, but this one."""
+    between = test.resolve().relative_to(Path(__file__).resolve().parent).parents
+    files = [Path(__file__).parent / folder / "conftest.py" for folder in between if folder.name]
+    return "".join(file.read_text("utf-8") for file in files if file.is_file())
 
 
 def pytest_collection_finish() -> None:

@@ -31,3 +31,15 @@ def test_a_file_is_left_alone_if_no_marks_that_its_tests_can_have_are_chosen(
 ) -> None:
     every = {FAST, "services", "services and not slow", "slow", "nights"}
     assert {expression for expression in every if chosen_from(source, expression)} == expressions
+
+
+BOTH = "@pytest.fixture(params=['a', pytest.param('b', marks=pytest.mark.nights)])\ndef it(): ...\n"
+
+
+@pytest.mark.parametrize("source", [UNMARKED, ONE, ALL, ALL_AND_ONE, SOME_CLASS])
+def test_a_mark_that_a_fixture_brings_is_one_that_a_files_tests_can_have(source: str) -> None:
+    others = {FAST, "services", "services and not nights", "slow"}
+    for expression in others:
+        assert chosen_from(source, expression, BOTH) == chosen_from(source, expression), expression
+    assert chosen_from(source, "nights", BOTH)
+    assert not chosen_from(source, "nights")

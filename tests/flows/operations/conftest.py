@@ -12,7 +12,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -75,9 +75,11 @@ class Process:
 
     def power_off(self) -> None:
         """SIGKILL to it and to all that it started, flow runs in sessions of their own included."""
-        assert self.running is not None
+        if self.running is None or self.running.poll() is not None:
+            return
         for pid in (self.running.pid, *descendants(self.running.pid)):
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # one that has just ended
+                os.kill(pid, signal.SIGKILL)
         self.running.wait(20)
 
     def stop(self, number: int = signal.SIGTERM) -> None:
@@ -261,7 +263,7 @@ class Prefect:
         try:
             yield worker
         finally:
-            worker.stop(signal.SIGKILL)
+            worker.power_off()
 
 
 @dataclass
@@ -302,14 +304,20 @@ def _answers(served: Demo) -> bool:
         return False
 
 
-@pytest.fixture
-def prefect(tmp_path: Path, migrated_database: MigratedDatabase) -> Iterator[Prefect]:
-    """A server of the test's own on SQLite."""
-    server = Prefect(tmp_path, free_port(), migrated_database)
-    try:
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.nights)])
+def prefect(
+    request: pytest.FixtureRequest, tmp_path: Path, migrated_database: MigratedDatabase
+) -> Iterator[Prefect]:
+    """A server of the test's own, on each database in turn; ``make test-nights`` runs what uses PostgreSQL.
+
+    A test that is about one database, or quick enough for ``make test-services`` on both, says so by
+    ``@pytest.mark.parametrize("prefect", [...], indirect=True)``.
+    """
+    with ExitStack() as stack:
+        database = stack.enter_context(postgresql()) if request.param == "postgresql" else None
+        server = Prefect(tmp_path, free_port(), migrated_database, database)
+        stack.callback(server.stop)
         yield server.start()
-    finally:
-        server.stop()
 
 
 @pytest.fixture(scope="module")
@@ -326,30 +334,11 @@ def deployed(
 
 
 @pytest.fixture
-def watchful_prefect(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, migrated_database: MigratedDatabase
-) -> Iterator[Prefect]:
-    """A server that looks for late runs and lost workers every two seconds."""
+def watchful(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers that start from here on look for late runs and lost workers every two seconds."""
     for service in ("FOREMAN", "LATE_RUNS"):
         monkeypatch.setenv(f"PREFECT_SERVER_SERVICES_{service}_LOOP_SECONDS", "2")
     monkeypatch.setenv("PREFECT_SERVER_SERVICES_LATE_RUNS_AFTER_SECONDS", "2")
-    server = Prefect(tmp_path, free_port(), migrated_database)
-    try:
-        yield server.start()
-    finally:
-        server.stop()
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def any_prefect(
-    request: pytest.FixtureRequest, tmp_path: Path, migrated_database: MigratedDatabase
-) -> Iterator[Prefect]:
-    """A server on either database."""
-    with ExitStack() as stack:
-        database = stack.enter_context(postgresql()) if request.param == "postgresql" else None
-        server = Prefect(tmp_path, free_port(), migrated_database, database)
-        stack.callback(server.stop)
-        yield server.start()
 
 
 @contextmanager

@@ -110,7 +110,15 @@ def test_a_fresh_night_that_is_killed_and_retried_has_the_numbers_of_another(
     assert all(entry["ok"] for record in night.records for entry in record["evaluations"])
 
 
-@pytest.mark.parametrize("trouble", ["the server is away", "its database is locked"])
+@pytest.mark.parametrize(
+    ("prefect", "trouble"),
+    [
+        ("sqlite", "the server is away"),
+        ("postgresql", "the server is away"),
+        ("sqlite", "its database is locked"),
+    ],
+    indirect=["prefect"],
+)
 def test_a_night_lives_through_a_server_that_is_away_and_a_database_that_is_locked(
     prefect: Any, suite: Callable[..., Suite], until: Callable[..., Any], trouble: str
 ) -> None:

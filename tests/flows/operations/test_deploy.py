@@ -78,6 +78,7 @@ def test_the_form_of_an_evaluation_is_its_config(deployed: Any) -> None:
 
 
 @pytest.mark.services
+@pytest.mark.parametrize("prefect", ["sqlite"], indirect=True)
 def test_no_key_is_in_the_database_a_log_or_a_file_of_the_run(
     prefect: Any, demo: Callable[..., Any], benchmark_file: Callable[..., Path], form: Any
 ) -> None:

@@ -82,20 +82,11 @@ NEAR, FAR = 5, 1800
 """Seconds ahead that nights are scheduled: what the server keeps of their events differs below 5 minutes."""
 
 
-@pytest.mark.parametrize(
-    ("any_prefect", "ahead"),
-    [
-        pytest.param("sqlite", NEAR, marks=pytest.mark.services),
-        pytest.param("sqlite", FAR, marks=pytest.mark.nights),
-        pytest.param("postgresql", NEAR, marks=pytest.mark.nights),
-        pytest.param("postgresql", FAR, marks=pytest.mark.nights),
-    ],
-    indirect=["any_prefect"],
-)
+@pytest.mark.services
+@pytest.mark.parametrize("ahead", [NEAR, pytest.param(FAR, marks=pytest.mark.nights)])
 def test_five_waiting_nights_run_in_the_order_in_which_they_were_due_and_tell_their_verdict_once(
-    any_prefect: Any, suite: Path, told: list[dict[str, Any]], webhook: str, ahead: int
+    prefect: Any, suite: Path, told: list[dict[str, Any]], webhook: str, ahead: int
 ) -> None:
-    prefect = any_prefect
     prefect.deploy()
     prefect.automations(webhook)
     answer(suite.parent, 0)
@@ -254,7 +245,7 @@ def restarted(prefect: Any) -> Iterator[None]:
 
 @pytest.mark.nights
 @pytest.mark.parametrize(
-    ("any_prefect", "trouble", "seconds"),
+    ("prefect", "trouble", "seconds"),
     [
         ("sqlite", frozen, 75),
         ("sqlite", locked, 60),
@@ -262,10 +253,10 @@ def restarted(prefect: Any) -> Iterator[None]:
         ("postgresql", frozen, 75),
         ("postgresql", restarted, 20),
     ],
-    indirect=["any_prefect"],
+    indirect=["prefect"],
 )
 def test_a_verdict_is_told_once_whatever_the_server_goes_through(
-    any_prefect: Any,
+    prefect: Any,
     suite: Path,
     told: list[dict[str, Any]],
     webhook: str,
@@ -273,7 +264,6 @@ def test_a_verdict_is_told_once_whatever_the_server_goes_through(
     trouble: Callable[[Any], AbstractContextManager[None]],
     seconds: float,
 ) -> None:
-    prefect = any_prefect
     prefect.deploy()
     prefect.automations(webhook)
     parameters = {"suite": str(suite)}

@@ -33,6 +33,7 @@ def test_the_own_server_forgets_flow_runs_and_keeps_leases_over_a_restart() -> N
 
 
 @pytest.mark.nights
+@pytest.mark.parametrize("prefect", ["sqlite"], indirect=True)
 def test_a_deployment_run_prunes_the_store_and_the_database_forgets_old_runs(
     prefect: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,10 +14,11 @@ from tests.flows.test_stop_when_decided import benchmark, counting
 
 
 @pytest.mark.services
+@pytest.mark.parametrize("prefect", ["sqlite", "postgresql"], indirect=True)
 def test_retry_of_a_failed_pair_runs_that_pair_and_what_hangs_on_it(
-    any_prefect: Any, demo: Callable[..., Any], benchmark_file: Callable[..., Path], form: Any
+    prefect: Any, demo: Callable[..., Any], benchmark_file: Callable[..., Path], form: Any
 ) -> None:
-    server, endpoint = any_prefect, demo()
+    server, endpoint = prefect, demo()
     path = benchmark_file(12, endpoint.base_url)
     (path.parent / "broken").touch()
     server.deploy()
@@ -64,9 +65,9 @@ def test_prefects_own_command_retries_a_run_of_a_deployment(
 
 @pytest.mark.nights
 def test_retry_after_a_worker_was_killed_asks_only_what_was_not_answered(
-    any_prefect: Any, demo: Callable[..., Any], benchmark_file: Callable[..., Path], form: Any
+    prefect: Any, demo: Callable[..., Any], benchmark_file: Callable[..., Path], form: Any
 ) -> None:
-    server, endpoint = any_prefect, demo("--latency", "0.4")
+    server, endpoint = prefect, demo("--latency", "0.4")
     path = benchmark_file(120, endpoint.base_url, max_concurrency=8)
     server.deploy()
     with server.worker("first") as worker:

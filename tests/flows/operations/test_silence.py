@@ -11,16 +11,16 @@ import pytest
 pytestmark = pytest.mark.nights
 
 
+@pytest.mark.usefixtures("watchful")
 def test_a_night_that_never_starts_and_a_worker_that_is_gone_are_told_once_each(
-    watchful_prefect: Any, told: list[dict[str, Any]], webhook: str
+    prefect: Any, told: list[dict[str, Any]], webhook: str
 ) -> None:
-    server = watchful_prefect
-    server.deploy()
-    with server.worker():
-        _until(lambda: server.ask("GET", "/work_pools/local")["status"] == "READY", "the pool is ready")
-    server.automations(webhook)
-    server.trigger("suite/nightly", {})
-    with server.watch(late="10s", worker="10s", missed="40s"):
+    prefect.deploy()
+    with prefect.worker():
+        _until(lambda: prefect.ask("GET", "/work_pools/local")["status"] == "READY", "the pool is ready")
+    prefect.automations(webhook)
+    prefect.trigger("suite/nightly", {})
+    with prefect.watch(late="10s", worker="10s", missed="40s"):
         _until(lambda: len(told) >= 3, "late run, lost worker and missed night are told")
         time.sleep(30)  # another one would come now
     words = {
