@@ -10,6 +10,8 @@ from uuid import uuid4
 
 import pytest
 
+from flows.server.view import local_processes
+
 pytestmark = pytest.mark.nights
 CANCELLING = {"type": "CANCELLING", "name": "Cancelling", "message": "cancelled in the UI"}
 SUSPENDED = {"type": "PAUSED", "name": "Suspended", "state_details": {"pause_reschedule": True}}
@@ -54,6 +56,7 @@ def test_cancelling_a_suite_stops_its_evaluations_and_leaves_a_record(
         prefect.retry(run)
         _until(lambda: prefect.flow_run(run)["run_count"] >= 2, "the run is taken up again")
         _until(lambda: endpoint.stats()["answered"] > answered, "it goes on")
+    _until(lambda: not local_processes(run), "the run's process ends", 30)
     assert endpoint.stats()["asked_again"] <= 4
 
 
@@ -75,6 +78,7 @@ def test_a_suspended_suite_asks_nothing_until_it_is_resumed_and_then_goes_on_wha
         prefect.ask("POST", f"/flow_runs/{run}/resume", {})
         _until(lambda: endpoint.stats()["answered"] > answered, "it goes on")
         assert endpoint.stats()["asked_again"] <= 4
+    _until(lambda: not local_processes(run), "the run's process ends", 30)
 
 
 def _beat(prefect: Any, flow_run: str) -> None:
@@ -98,6 +102,7 @@ def test_a_paused_evaluation_goes_on_in_its_process(
         _stands_still(endpoint)
         prefect.ask("POST", f"/flow_runs/{run}/resume", {})
         assert prefect.finished(run)["state_type"] == "COMPLETED"
+    _until(lambda: not local_processes(run), "the run's process ends", 30)
     assert endpoint.stats()["asked_again"] == 0
 
 
