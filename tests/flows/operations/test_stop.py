@@ -39,36 +39,40 @@ def _stands_still(endpoint: Any) -> None:
 
 
 def test_cancelling_a_suite_stops_its_evaluations_and_leaves_a_record(
-    prefect: Any, suite: tuple[dict[str, Any], Any]
+    prefect: Any, suite: tuple[dict[str, Any], Any], until: Callable[..., Any]
 ) -> None:
     parameters, endpoint = suite
     prefect.deploy()
     with prefect.worker():
         run = prefect.trigger("suite/nightly", parameters)
-        _until(lambda: endpoint.stats()["answered"] >= 16, "inference is in its middle")
+        until(lambda: endpoint.stats()["answered"] >= 16, "inference is in its middle")
         prefect.set_state(run, CANCELLING)
         _stands_still(endpoint)
         assert prefect.finished(run)["state_type"] == "CANCELLED"
-        (night,) = _until(lambda: _ended(prefect), "the night's end is on record")
+        (night,) = until(lambda: _ended(prefect), "the night's end is on record")
         assert night["evaluations"]
         assert not any(entry["ok"] for entry in night["evaluations"])
         answered = endpoint.stats()["answered"]
         prefect.retry(run)
-        _until(lambda: prefect.flow_run(run)["run_count"] >= 2, "the run is taken up again")
-        _until(lambda: endpoint.stats()["answered"] > answered, "it goes on")
-    _until(lambda: not local_processes(run), "the run's process ends", 30)
+        until(lambda: prefect.flow_run(run)["run_count"] >= 2, "the run is taken up again")
+        until(lambda: endpoint.stats()["answered"] > answered, "it goes on")
+    until(lambda: not local_processes(run), "the run's process ends", 30)
     assert endpoint.stats()["asked_again"] <= 4
 
 
 def test_a_suspended_suite_asks_nothing_until_it_is_resumed_and_then_goes_on_whatever_beats_follow(
-    prefect: Any, suite: tuple[dict[str, Any], Any], told: list[dict[str, Any]], webhook: str
+    prefect: Any,
+    suite: tuple[dict[str, Any], Any],
+    told: list[dict[str, Any]],
+    webhook: str,
+    until: Callable[..., Any],
 ) -> None:
     parameters, endpoint = suite
     prefect.deploy()
     prefect.automations(webhook)
     with prefect.worker(), prefect.watch(process="3s", missed="1h"):
         run = prefect.trigger("suite/nightly", parameters)
-        _until(lambda: endpoint.stats()["answered"] >= 16, "inference is in its middle")
+        until(lambda: endpoint.stats()["answered"] >= 16, "inference is in its middle")
         prefect.set_state(run, SUSPENDED)
         _beat(prefect, run)
         _stands_still(endpoint)  # longer than a run without a sign of life is taken for alive
@@ -76,9 +80,9 @@ def test_a_suspended_suite_asks_nothing_until_it_is_resumed_and_then_goes_on_wha
         assert told == []
         answered = endpoint.stats()["answered"]
         prefect.ask("POST", f"/flow_runs/{run}/resume", {})
-        _until(lambda: endpoint.stats()["answered"] > answered, "it goes on")
+        until(lambda: endpoint.stats()["answered"] > answered, "it goes on")
         assert endpoint.stats()["asked_again"] <= 4
-    _until(lambda: not local_processes(run), "the run's process ends", 30)
+    until(lambda: not local_processes(run), "the run's process ends", 30)
 
 
 def _beat(prefect: Any, flow_run: str) -> None:
@@ -89,7 +93,11 @@ def _beat(prefect: Any, flow_run: str) -> None:
 
 
 def test_a_paused_evaluation_goes_on_in_its_process(
-    prefect: Any, demo: Callable[..., Any], benchmark_file: Callable[..., Path], form: Any
+    prefect: Any,
+    demo: Callable[..., Any],
+    benchmark_file: Callable[..., Path],
+    form: Any,
+    until: Callable[..., Any],
 ) -> None:
     endpoint = demo("--latency", "0.2")
     prefect.deploy()
@@ -97,12 +105,12 @@ def test_a_paused_evaluation_goes_on_in_its_process(
         run = prefect.trigger(
             "evaluate/evaluate", form(benchmark_file(100, endpoint.base_url, max_concurrency=2))
         )
-        _until(lambda: endpoint.stats()["answered"] >= 10, "inference is in its middle")
+        until(lambda: endpoint.stats()["answered"] >= 10, "inference is in its middle")
         prefect.set_state(run, PAUSED)
         _stands_still(endpoint)
         prefect.ask("POST", f"/flow_runs/{run}/resume", {})
         assert prefect.finished(run)["state_type"] == "COMPLETED"
-    _until(lambda: not local_processes(run), "the run's process ends", 30)
+    until(lambda: not local_processes(run), "the run's process ends", 30)
     assert endpoint.stats()["asked_again"] == 0
 
 
@@ -112,11 +120,3 @@ def _ended(prefect: Any) -> list[dict[str, Any]]:
 
 def _records(prefect: Any, folder: str) -> list[dict[str, Any]]:
     return [json.loads(path.read_text()) for path in (prefect.folder / "store" / folder).glob("*.json")]
-
-
-def _until(found: Callable[[], Any], what: str, patience: float = 120) -> Any:
-    deadline = time.monotonic() + patience
-    while not (answer := found()):
-        assert time.monotonic() < deadline, f"{what}: did not happen within {patience:.0f} s"
-        time.sleep(0.1)
-    return answer
