@@ -146,6 +146,7 @@ def left_pending(prefect: Any, suite: Path, until: Callable[..., Any]) -> str:
 
 
 @pytest.mark.services
+@pytest.mark.parametrize("prefect", ["sqlite", "postgresql"], indirect=True)
 def test_the_night_of_a_worker_that_was_killed_while_it_was_pending_runs(
     prefect: Any, left_pending: str, suite: Path
 ) -> None:

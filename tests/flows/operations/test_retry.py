@@ -124,6 +124,7 @@ def _until(found: Callable[[], Any], what: str, patience: float = 120) -> None:
 
 
 @pytest.mark.services
+@pytest.mark.parametrize("prefect", ["sqlite", "postgresql"], indirect=True)
 def test_a_night_that_stopped_is_retried_against_its_own_rolling_baseline_asks_nothing_and_is_told_once(
     prefect: Any, tmp_path: Path, told: list[dict[str, Any]], webhook: str
 ) -> None:
