@@ -13,6 +13,7 @@ from flows.suite.telling import BegunNight
 from metrics.errors import ConfigError
 from metrics.statistics.gate import Verdict, worst_of
 from tasks.comparison.compare import ComparedPair, ComparedRuns, Gate
+from tasks.comparison.drift import AnchorNight
 from tasks.comparison.runs import (
     ComparedRun,
     baseline_run,
@@ -23,9 +24,10 @@ from tasks.comparison.runs import (
 )
 from tasks.comparison.trends import PairCourse, pair_courses
 from tasks.history.layout import Skipped
-from tasks.history.nights import MutedPair, Night, NightEvaluation, baseline_nights, mutes_of
+from tasks.history.nights import FIRST, MutedPair, Night, NightEvaluation, baseline_nights, mutes_of
 from tasks.store.storage import Store
 
+Opened = Callable[[Night], Mapping[str, ComparedRun]]
 Outcome = Literal["regression", "undecided", "inconclusive", "worse", "pass"]
 """How a night counts. Undecided is the last of too many inconclusive nights in a row."""
 
@@ -138,10 +140,9 @@ def judge_night(
     if compared is not None and rescored:
         then = against(planned.baseline, [*map(opened, chosen)], tonight)
         compared = split_by_code(then, compared) if then is not None else compared
-    anchored = None
-    if gate is not None and gate.anchor is not None:
-        fixed = baseline_nights(store, past, gate.anchor, planned.suite.nights)
-        anchored = against(gate.anchor, [*map(opened, fixed)], tonight)
+    anchor = gate.anchor if gate is not None else None
+    fixed = baseline_nights(store, past, anchor or FIRST, planned.suite.nights)
+    anchored = against(anchor, [*map(opened, fixed)], tonight) if anchor is not None else None
     verdict = _verdict(compared, anchored)
     changes = {
         "evaluations": tuple(_with_requests(entry, tonight) for entry in evaluations),
@@ -156,7 +157,7 @@ def judge_night(
     return JudgedNight(
         night=night,
         compared=compared,
-        courses=pair_courses([*earlier, tonight]),
+        courses=pair_courses([*earlier, tonight], _since(fixed, past, opened)),
         gate=gate,
         anchored=anchored,
         inconclusive=sum(1 for _ in takewhile(_undecided, (night, *reversed(past)))),
@@ -164,6 +165,14 @@ def judge_night(
         skipped=begun.skipped,
         accepted=tuple(entry for entry in chosen if entry.accepted is not None),
     )
+
+
+def _since(fixed: Sequence[Night], past: Sequence[Night], opened: Opened) -> AnchorNight | None:
+    """The night that drift is counted from: the gate's anchor, else the first that passed."""
+    if not fixed:
+        return None
+    later = [entry for entry in past if entry.place > fixed[0].place]
+    return AnchorNight(fixed[0].run_id, opened(fixed[0]), len(later) + 1)
 
 
 def _undecided(night: Night) -> bool:
@@ -187,7 +196,7 @@ def _muted(compared: ComparedRuns | None) -> tuple[MutedPair, ...]:
     )
 
 
-def _opener(store: Store) -> Callable[[Night], Mapping[str, ComparedRun]]:
+def _opener(store: Store) -> Opened:
     """``open_night``, which opens a night's runs once, whatever it is held against."""
     found: dict[str, Mapping[str, ComparedRun]] = {}
 

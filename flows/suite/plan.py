@@ -102,7 +102,7 @@ class SuiteConfig(BaseModel):
         5, ge=0, description="Kept requests asked again before answers are reused: has the model changed?"
     )
     nights: int = Field(
-        7, ge=2, description="Nights that the rolling baseline, trends and flapping items look back on"
+        7, ge=2, description="Nights that the rolling baseline and flapping items look back on"
     )
     parallel: int = Field(2, ge=1, description="Evaluations at once")
     retries: int = Field(0, ge=0, description="How often an evaluation that failed is tried again")

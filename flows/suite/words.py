@@ -29,7 +29,7 @@ IDENTITY = "model identity"
 CHANGES = 4
 """Changes of a served model that a sentence names, at most."""
 NOTABLE = 0.05
-"""Level, over all pairs of 30 nights, below which a trend is worth a line."""
+"""Level, over all pairs and all nights since the anchor, below which a drift is worth a line."""
 
 
 def headline(judged: JudgedNight) -> str:
@@ -149,13 +149,17 @@ def _comparison(compared: ComparedRuns) -> Iterator[str]:
 
 
 def _courses(courses: tuple[PairCourse, ...]) -> Iterator[str]:
-    moving = [course for course in courses if course.trend.p_adjusted < NOTABLE]
+    drifts = [(_course_name(course), course.drift) for course in courses if course.drift is not None]
+    moved = [(name, drift) for name, drift in drifts if drift.p_adjusted < NOTABLE]
     flapping = [course for course in courses if course.flapping]
-    if moving:
-        yield "\n## Trends\n"
-    for course in moving:
-        trend, name = course.trend, _course_name(course)
-        yield f"- {name}: {trend.slope:+.3g} a night over {trend.nights} nights (p = {trend.p_adjusted:.2g})"
+    if moved:
+        yield "\n## Drift\n"
+    for name, drift in moved:
+        nights = "1 night" if drift.night == 1 else f"{drift.night} nights"
+        yield (
+            f"- {name}: {drift.first:.4g} → {drift.last:.4g} in {nights} since {drift.anchor} "
+            f"(p = {drift.p_adjusted:.2g})"
+        )
     if flapping:
         yield "\n## Items that flip back and forth\n"
     for course in flapping:
@@ -196,10 +200,11 @@ def night_document(judged: JudgedNight) -> dict[str, Any]:
         "skipped": [str(skipped) for skipped in judged.skipped],
         "comparison": comparison_document(judged.compared) if judged.compared is not None else None,
         "anchor": comparison_document(judged.anchored) if judged.anchored is not None else None,
-        "trends": [
+        "drift": [
             {"benchmark": course.key.benchmark, "pair": course.key.pair, "facets": dict(course.key.facets)}
-            | asdict(course.trend)
+            | asdict(course.drift)
             for course in judged.courses
+            if course.drift is not None
         ],
         "flapping": [
             {"benchmark": course.key.benchmark, "pair": course.key.pair} | asdict(item)

@@ -1,10 +1,13 @@
-"""Whether a number goes one way over several runs on the same items, such as the nights of a suite.
+"""Whether a number goes one way over several runs on the same items: a suite's nights, a sweep's checkpoints.
 
 The null: nothing but chance changes answers, however many of them stay from one run to the next. Each item's
 course is then as likely backwards as forwards, and what it adds to the slope as likely negative as positive.
 So the slope is tested by turning the signs of the items' parts, exactly, and neither kept answers nor the
-number of runs make alarms: of the ranks of a few nights' numbers, which hang together where answers are kept,
-nothing is assumed.
+number of runs make alarms. Of two runs, the slope is their difference.
+
+A night is held against one that stays, the anchor, and every night looks again. Each look has a part of the
+level that depends on its place alone, and the parts of all nights, however many come, add up to the level
+(Bonferroni). So nothing is assumed of what nights have in common: their anchor, and answers that were kept.
 """
 
 import math
@@ -15,30 +18,31 @@ import numpy as np
 from metrics.aggregation import Aggregation
 from metrics.statistics.differences import ItemColumn, aggregated_values
 from metrics.statistics.gate import adjust, spent_over
+from metrics.statistics.power import mcnemar
 from metrics.statistics.significance import sign_flip
 from metrics.types import Floats, Ints
 
-NIGHTS = 30
-"""Nights over which alarms by chance are counted."""
+HALF_SPENT = 30
+"""Nights after which half of the level is spent."""
 
 _DRAWS = 100_000
 
 
-def slope_chance(
+def drift_chance(
     runs: Sequence[ItemColumn], aggregation: Aggregation, clusters: Ints | None = None, seed: int = 0
 ) -> float:
-    """Two-sided p-value of "no drift" over three or more runs of the same n items, in their order.
+    """Two-sided p-value of "no drift" over two or more runs of the same n items, in their order.
 
     ``clusters`` (n,) or (n, 2) flip together. NaN for fewer runs, and for numbers of which nobody can say
     what an item adds, such as medians and functions of a user's.
 
     >>> right = [ItemColumn(np.repeat([1.0, 0.0], [20 - 2 * t, 2 * t])) for t in range(4)]
     >>> from metrics.aggregation import build_aggregation
-    >>> slope_chance(right, build_aggregation("mean"))
+    >>> drift_chance(right, build_aggregation("mean"))
     0.03125
     """
     n = len(runs[0]) if runs else 0
-    if len(runs) < 3 or not n:
+    if len(runs) < 2 or not n:
         return math.nan
     added = _added(runs, aggregation)
     if added is None or not np.isfinite(added).all():
@@ -66,17 +70,26 @@ def _added(runs: Sequence[ItemColumn], aggregation: Aggregation) -> Floats | Non
 
 
 def _two_sided(units: Floats, seed: int) -> float:
-    """By sign flips; below what draws resolve, by the bound that holds for any signs (Hoeffding 1963)."""
+    """By sign flips; counted where all units that move do so equally far, which resolves any level. Of
+    others, below what draws resolve, by the bound that holds for any signs (Hoeffding 1963)."""
     units = np.round(units, 12)  # equal but for rounding is equal
-    squares = float(units @ units)
-    if squares <= 0:
+    moving = units[units != 0]
+    if not len(moving):
         return 1.0
-    bound = 2 * math.exp(-(float(units.sum()) ** 2) / (2 * squares))
-    return min(sign_flip(units, _DRAWS, np.random.default_rng(seed)), bound)
+    if np.ptp(np.abs(moving)) == 0:
+        return mcnemar(int((moving > 0).sum()), int((moving < 0).sum()))
+    bound = 2 * math.exp(-(float(moving.sum()) ** 2) / (2 * float(moving @ moving)))
+    return min(sign_flip(moving, _DRAWS, np.random.default_rng(seed)), bound)
 
 
-def adjusted_over_nights(p_values: Sequence[float]) -> Floats:
-    """P-values of all pairs of a night so adjusted that below .05 any of them is there in at most 5 % of
-    months without drift: Holm's over the pairs, in equal parts of 30 nights (Bonferroni), whatever nights
-    have in common."""
-    return spent_over(adjust(p_values), NIGHTS)
+def adjusted_at_night(p_values: Sequence[float], night: int) -> Floats:
+    """P-values of all pairs of a night. ``night`` is its place after the anchor, from 1.
+
+    Without a drift, the chance that any of them is below a level on any night is at most that level, however
+    many nights come. Pairs are adjusted by Holm. The night has the part c / ((night + c - 1) (night + c)) of
+    the level, c = 30. These parts add up to 1, those of the first c nights to a half.
+
+    >>> [round(float(adjusted_at_night([0.0001], night)[0]), 4) for night in (1, 30, 365)]
+    [0.0031, 0.0118, 0.5187]
+    """
+    return spent_over(adjust(p_values), (night + HALF_SPENT - 1) * (night + HALF_SPENT) / HALF_SPENT)

@@ -50,9 +50,10 @@ def adjust(p_values: Sequence[float] | Floats, correction: str = "holm") -> Floa
     return adjusted
 
 
-def spent_over(p_values: Sequence[float] | Floats, nights: int) -> Floats:
-    """P-values of one of so many nights that share a level in equal parts: together they are wrong no more
-    often than the level says, whatever the nights have in common (Bonferroni).
+def spent_over(p_values: Sequence[float] | Floats, nights: float) -> Floats:
+    """P-values of one of so many nights that share a level: together they are wrong no more often than the
+    level says, whatever the nights have in common (Bonferroni). A night's part may be its own: the level over
+    ``nights``.
 
     >>> spent_over([0.001, 0.2], 30).tolist()
     [0.03, 1.0]

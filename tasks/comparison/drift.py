@@ -1,39 +1,92 @@
-"""The drift of each pair over several runs on the same items, oldest first."""
+"""The drift of each pair: of a suite's nights since its anchor, and over the runs of a sweep."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from metrics.errors import NightjarError
-from metrics.statistics.drift import slope_chance
-from tasks.comparison.matching import AggregationOf, GroupKey, ItemGroup, clusters_of, column_of, row_keys
+from metrics.statistics.drift import adjusted_at_night, drift_chance
+from tasks.comparison.matching import (
+    AggregationOf,
+    GroupKey,
+    ItemGroup,
+    aggregations,
+    clusters_of,
+    column_of,
+    result_key,
+    row_keys,
+)
+from tasks.comparison.runs import ComparedRun, key_with_model, merged_run
 
-Runs = Sequence[Mapping[GroupKey, ItemGroup]]
+Runs = Mapping[str, ComparedRun]
 PValue = Callable[[Sequence[ItemGroup], GroupKey], float]
 
 
+@dataclass(frozen=True)
+class AnchorNight:
+    """The night that drift is counted from. ``night`` is the place of the last night after it, from 1."""
+
+    name: str
+    runs: Runs
+    night: int
+
+
+@dataclass(frozen=True)
+class Drift:
+    """How far a number is from where it was on the anchor night.
+
+    ``p_value`` is that of no difference on the items of both, ``p_adjusted`` over all pairs and all nights
+    since the anchor. Both are NaN where nothing can be tested.
+    """
+
+    anchor: str
+    night: int
+    first: float
+    last: float
+    p_value: float
+    p_adjusted: float
+
+
+def pair_drifts(tonight: Runs, anchor: AnchorNight | None) -> Mapping[GroupKey, Drift]:
+    """The drift of every pair that the night and its anchor have.
+
+    A pair that stopped before all its items were asked has no test: it stopped because of its answers.
+    """
+    if anchor is None:
+        return {}
+    base, last = merged_run("", anchor.runs), merged_run("", tonight)
+    tested = drift_tests(aggregations({}, last.results))
+    keys = [key for key in last.groups if key in base.groups]
+    early = {key for run in (base, last) for key, own in run.stopping.items() if own.early}
+    p_values = [
+        math.nan if key in early else tested([base.groups[key], last.groups[key]], key) for key in keys
+    ]
+    then, now = _values(anchor.runs), _values(tonight)
+    adjusted = adjusted_at_night(p_values, anchor.night).tolist()
+    return {
+        key: Drift(anchor.name, anchor.night, then.get(key, math.nan), now.get(key, math.nan), p, over_all)
+        for key, p, over_all in zip(keys, p_values, adjusted, strict=True)
+    }
+
+
 def drift_tests(aggregation: AggregationOf) -> PValue:
-    """The p-value of "no drift" of a pair's groups; NaN where it can't be had: fewer than three groups, no
-    items in common, an aggregation without sums."""
+    """The p-value of "no drift" of a pair's groups, oldest first; NaN where it can't be had: fewer than two
+    groups, no items in common, an aggregation without sums."""
 
     def tested(groups: Sequence[ItemGroup], key: GroupKey) -> float:
-        if len(groups) < 3:
+        if len(groups) < 2:
             return math.nan
         rows = _common_rows(groups)
         try:
             found = aggregation(key, groups[-1])
             columns = [column_of(group, own, found) for group, own in zip(groups, rows, strict=True)]
-            return slope_chance(columns, found, clusters_of(groups[-1], rows[-1]))
+            return drift_chance(columns, found, clusters_of(groups[-1], rows[-1]))
         except NightjarError:
             return math.nan
 
     return tested
-
-
-def groups_of(key: GroupKey, runs: Runs) -> list[ItemGroup]:
-    """The pair's groups of the runs that have it."""
-    return [run[key] for run in runs if key in run]
 
 
 def _common_rows(groups: Sequence[ItemGroup]) -> list["np.ndarray[tuple[int], np.dtype[np.intp]]"]:
@@ -41,3 +94,13 @@ def _common_rows(groups: Sequence[ItemGroup]) -> list["np.ndarray[tuple[int], np
     places = [{key: row for row, key in enumerate(row_keys(group)) if group.scored[row]} for group in groups]
     common = [key for key in places[-1] if all(key in own for own in places)]
     return [np.array([own[key] for key in common], dtype=np.intp) for own in places]
+
+
+def _values(night: Runs) -> dict[GroupKey, float]:
+    """The night's numbers, as its result rows have them."""
+    return {
+        key_with_model(result_key(row), run): float(row["value"])
+        for run in night.values()
+        for row in run.results
+        if row["value"] is not None
+    }

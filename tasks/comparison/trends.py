@@ -1,6 +1,6 @@
 """Where numbers go: over the nights of a suite, and over the checkpoints of a model's training.
 
-``pair_courses`` gives suites, for every pair of the last night, the trend of its number and the items
+``pair_courses`` gives suites, for every pair of the last night, its drift since the anchor and the items
 that flip back and forth. ``learning_curves`` orders a score by the step of a checkpoint or the tokens it
 has seen: every checkpoint is compared with the one before it and with the best, on the items that both
 answered, and the first one behind the best that is significantly worse is named.
@@ -8,7 +8,7 @@ answered, and the first one behind the best that is significantly worse is named
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
 from typing import Any, Final
@@ -16,33 +16,28 @@ from typing import Any, Final
 import numpy as np
 
 from metrics.config import StatisticsConfig
-from metrics.statistics.drift import adjusted_over_nights
 from metrics.statistics.gate import adjust
-from metrics.types import Floats
 from tasks.comparison.compare import ComparedPair, ComparisonRules, compare_runs
-from tasks.comparison.drift import drift_tests, groups_of
+from tasks.comparison.drift import AnchorNight, Drift, drift_tests, pair_drifts
 from tasks.comparison.matching import GroupKey, ItemGroup, Match, aggregations, result_key, row_keys
-from tasks.comparison.runs import MODEL, ComparedRun, key_with_model, merged_run
+from tasks.comparison.runs import MODEL, ComparedRun, merged_run
 
-MINIMUM_NIGHTS = 3
+MINIMUM_POINTS: Final = 3
 """Below this there is a difference, and no trend."""
 
 
 @dataclass(frozen=True)
 class Trend:
-    """The course of one number over consecutive nights.
+    """The course of one number over consecutive checkpoints.
 
-    ``slope`` is the change from night to night (Theil–Sen: the median over all pairs of nights, so that one
-    odd night does not make a trend), in the number's own units; ``p_value`` says how often items' courses
+    ``slope`` is the change from one to the next (Theil–Sen: the median over all pairs, so that one odd
+    checkpoint does not make a trend), in the number's own units; ``p_value`` says how often items' courses
     read backwards or forwards by chance go one way as far (``metrics.statistics.drift``), two-sided, and
-    ``p_adjusted`` the same over all pairs of 30 nights. They are NaN where there are too few nights.
+    ``p_adjusted`` the same over all curves. They are NaN where there are too few checkpoints.
     """
 
-    nights: int
-    first: float
-    last: float
     slope: float
-    one_way: bool = False  # in three of four pairs of nights, at least, the later is the lower, or the higher
+    one_way: bool = False  # in three of four pairs of checkpoints the later is the lower, or the higher
     p_value: float = math.nan
     p_adjusted: float = math.nan
 
@@ -59,60 +54,37 @@ class Flapping:
 
 @dataclass(frozen=True)
 class PairCourse:
-    """One pair over the last nights: where its number goes, and which items flip back and forth."""
+    """One pair of the last night: how far it went since the anchor, and which items flip back and forth."""
 
     key: GroupKey
-    trend: Trend
+    drift: Drift | None
     flapping: tuple[Flapping, ...]
 
 
-def pair_courses(nights: Sequence[Mapping[str, ComparedRun]]) -> tuple[PairCourse, ...]:
-    """The course of every pair of the last night over all of them, oldest first."""
+def pair_courses(
+    nights: Sequence[Mapping[str, ComparedRun]], anchor: AnchorNight | None
+) -> tuple[PairCourse, ...]:
+    """The course of every pair of the last of the nights, oldest first; no drift without an anchor."""
     runs = [merged_run("", night) for night in nights]
     if not runs:
         return ()
-    values, keys = [_result_values(night) for night in nights], list(runs[-1].groups)
-    tested = drift_tests(aggregations({}, runs[-1].results))
-    tables = [run.groups for run in runs]
-    p_values = [tested(groups_of(key, tables), key) for key in keys]
-    slopes = [trend([night.get(key, math.nan) for night in values]) for key in keys]
-    return tuple(
-        PairCourse(key, tested, _flapping(key, runs))
-        for key, tested in zip(keys, _with_tests(slopes, p_values, adjusted_over_nights), strict=True)
-    )
-
-
-def _with_tests(
-    slopes: Sequence[Trend], p_values: Sequence[float], adjusted: Callable[[Sequence[float]], Floats]
-) -> list[Trend]:
-    """The trends with their tests. Of a number that rises and falls the test finds what remains, which is no
-    trend."""
-    own = [p if slope.one_way else max(p, 1.0) for slope, p in zip(slopes, p_values, strict=True)]
-    return [
-        replace(slope, p_value=p, p_adjusted=over_all)
-        for slope, p, over_all in zip(slopes, own, adjusted(own).tolist(), strict=True)
-    ]
+    drifts = pair_drifts(nights[-1], anchor)
+    return tuple(PairCourse(key, drifts.get(key), _flapping(key, runs)) for key in runs[-1].groups)
 
 
 def trend(values: Sequence[float]) -> Trend:
-    """The slope of a number, oldest night first; nights without the number (NaN) are left out but keep their
-    place.
+    """The slope of a number, oldest first.
 
     Source: Sen 1968.
 
     >>> trend([0.70, 0.71, 0.72, 0.73, 0.74, 0.75]).slope
     0.01
     """
-    nights = [(night, value) for night, value in enumerate(values) if math.isfinite(value)]
-    if not nights:
-        return Trend(0, math.nan, math.nan, math.nan)
-    first, last = nights[0][1], nights[-1][1]
-    if len(nights) < MINIMUM_NIGHTS:
-        return Trend(len(nights), first, last, math.nan)
-    slopes = [(b - a) / (j - i) for (i, a), (j, b) in combinations(nights, 2)]
-    rising = int(np.sign(slopes).sum())
-    one_way = abs(rising) >= len(slopes) / 2
-    return Trend(len(nights), first, last, round(float(np.median(slopes)), 15), one_way)
+    if len(values) < MINIMUM_POINTS:
+        return Trend(math.nan)
+    slopes = [(b - a) / (j - i) for (i, a), (j, b) in combinations(enumerate(values), 2)]
+    one_way = abs(int(np.sign(slopes).sum())) >= len(slopes) / 2
+    return Trend(round(float(np.median(slopes)), 15), one_way)
 
 
 def flapping_items(key: GroupKey, runs: Sequence[Mapping[GroupKey, ItemGroup]]) -> list[Flapping]:
@@ -147,16 +119,6 @@ def _flapping(key: GroupKey, runs: Sequence[ComparedRun]) -> tuple[Flapping, ...
     return tuple(flapping_items(key, [run.groups for run in runs]))
 
 
-def _result_values(night: Mapping[str, ComparedRun]) -> dict[GroupKey, float]:
-    """The night's numbers, as its result rows have them."""
-    return {
-        key_with_model(result_key(row), run): row["value"]
-        for run in night.values()
-        for row in run.results
-        if row["value"] is not None
-    }
-
-
 SWEEP: Final = "sweep"
 """The facet that tells several sweeps of one run apart."""
 Known = Mapping[str, Mapping[str, Any]]
@@ -185,10 +147,9 @@ class CurvePoint:
 class LearningCurve:
     """One number over the checkpoints of a sweep, in their order.
 
-    ``key`` is what its groups share, ``facet`` what orders them. ``trend`` counts checkpoints as it counts
-    nights: its slope is the change from one to the next. ``worse`` is the first checkpoint after the best
-    that is significantly worse than it, None if there is none; the best is chosen by the same numbers, which
-    makes it look somewhat better than it is.
+    ``key`` is what its groups share, ``facet`` what orders them. ``worse`` is the first checkpoint after the
+    best that is significantly worse than it, None if there is none; the best is chosen by the same numbers,
+    which makes it look somewhat better than it is.
     """
 
     key: GroupKey
@@ -225,8 +186,22 @@ def learning_curves(run: ComparedRun, known: Known) -> tuple[LearningCurve, ...]
         for shared, keys in series.items()
     ]
     p_values = [tested([run.groups[key] for key in keys], keys[-1]) for keys in series.values()]
-    tested_trends = _with_tests([curve.trend for curve in curves], p_values, adjust)
-    return tuple(replace(curve, trend=own) for curve, own in zip(curves, tested_trends, strict=True))
+    return _with_trend_tests(curves, p_values)
+
+
+def _with_trend_tests(
+    curves: Sequence[LearningCurve], p_values: Sequence[float]
+) -> tuple[LearningCurve, ...]:
+    """The curves with the tests of their trends. Of a number that rises and falls the test finds what
+    remains, which is no trend."""
+    own = [
+        p if curve.trend.one_way else math.nan if math.isnan(curve.trend.slope) else max(p, 1.0)
+        for curve, p in zip(curves, p_values, strict=True)
+    ]
+    return tuple(
+        replace(curve, trend=replace(curve.trend, p_value=p, p_adjusted=over_all))
+        for curve, p, over_all in zip(curves, own, adjust(own).tolist(), strict=True)
+    )
 
 
 def known_of_models(manifest: Mapping[str, Any]) -> Known:

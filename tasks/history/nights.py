@@ -317,8 +317,6 @@ def baseline_nights(store: Store, nights: Sequence[Night], baseline: str, count:
 
     ``last``; ``last-passed``; ``rolling``, the last ``count`` that passed; ``first``, the first that did; or
     the id of a suite's run, or of a single evaluation's. Of those that passed, the night that was accepted
-    ``last``; ``last-passed``; ``rolling``, the last ``count`` that passed; ``first``, the first that did; or
-    the id of a suite's run, or of a single evaluation's. Of those that passed, the night that was accepted
     last takes the place of all that were due before it was accepted. A night that stopped before it had asked
     all is none of them. Raises ConfigError for an id that nothing in the store has, or that of such a night.
     """

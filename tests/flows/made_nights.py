@@ -66,6 +66,7 @@ def judge_in(tmp_path: Path) -> Judge:
             schema=ITEM_ROWS,
         )  # fmt: skip
         result = PAIR | {"status": "ok", "signature": "exact_match|agg:mean", "higher_is_better": True,
+                         "value": sum(values) / of,
                          "n_items": of, "n_samples": of, "n_scored": of, "n_unscored": 0}  # fmt: skip
         manifest = {
             "run_id": run_id, "benchmark": "sums",

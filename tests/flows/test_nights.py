@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
+from flows.accept import accept
 from flows.suite.__main__ import show_night
 from flows.suite.judging import JudgedNight
 from flows.suite.plan import SuiteOptions, check_margins, check_suite, load_suite, plan_night
-from flows.suite.words import headline, night_document, noteworthy_pairs
+from flows.suite.words import headline, night_document, noteworthy_pairs, summary_markdown
 from metrics.errors import ConfigError
 from tasks.history.nights import LOOSE_NIGHTS, Night, NightEvaluation, record_night
 from tasks.store.storage import Store
@@ -154,6 +155,34 @@ def test_the_first_night_that_passed_is_an_anchor_and_the_shipped_gate_has_it(ni
     gate = load_suite(shipped).gate
     assert gate is not None
     assert gate.anchor == "first"
+
+
+def test_a_slow_decline_is_told_since_the_first_night_that_passed_without_an_anchor(night: Judge) -> None:
+    night(ok=False)
+    first = night().night.run_id
+    nights = [night(wrong=range(2 * step), margin=0.02) for step in range(1, 11)]
+    told = [summary_markdown(judged) for judged in nights]
+    assert {judged.outcome for judged in nights} <= {"pass", "worse"}
+    assert ["## Drift" in page for page in told] == [False] * 5 + [True] * 5
+    assert f"- sums exact_match,none (own): 1 → 0.98 in 10 nights since {first} (p = " in told[-1]
+    (drift,) = night_document(nights[-1])["drift"]
+    assert (drift["pair"], drift["anchor"], drift["night"]) == ("exact_match,none", first, 10)
+    assert drift["p_value"] == pytest.approx(2.0**-19)
+    assert drift["p_adjusted"] == pytest.approx(drift["p_value"] * 39 * 40 / 30)
+
+
+def test_nights_count_from_an_anchor_of_the_suite_and_from_the_night_that_was_accepted(
+    night: Judge, tmp_path: Path
+) -> None:
+    runs = [night().night.run_id for _ in range(3)]
+    (drift,) = night_document(night(anchor=runs[1]))["drift"]
+    assert (drift["anchor"], drift["night"]) == (runs[1], 2)
+    meant = night(wrong=range(60), margin=0.02)
+    assert "## Drift" in summary_markdown(meant)
+    accept(Store(str(tmp_path / "store")), meant.night.run_id, "meant", "ada")
+    after = night(wrong=range(60), margin=0.02)
+    (drift,) = night_document(after)["drift"]
+    assert (drift["anchor"], drift["night"], drift["p_value"]) == (meant.night.run_id, 1, 1.0)
 
 
 def test_an_anchor_that_is_not_there_is_refused_before_the_night(tmp_path: Path) -> None:

@@ -368,14 +368,14 @@ def test_metrics_without_right_and_wrong_have_no_flapping_items(tmp_path: Path) 
     assert flapping_items(KEY, nights) == []
 
 
-def test_the_slope_of_a_trend_is_that_from_night_to_night() -> None:
+def test_the_slope_of_a_trend_is_that_from_one_checkpoint_to_the_next() -> None:
     falling = trend([0.80, 0.79, 0.78, 0.77, 0.76, 0.75, 0.74])
     assert falling.slope == pytest.approx(-0.01)
     assert falling.one_way
     assert not trend([0.3, 0.4, 0.7, 0.69, 0.4, 0.1]).one_way
     assert trend([0.5] * 6).slope == 0
     assert math.isnan(trend([0.1, 0.2]).slope)
-    assert trend([]).nights == 0
+    assert math.isnan(trend([]).slope)
 
 
 def test_a_changed_system_fingerprint_is_told() -> None:
