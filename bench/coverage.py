@@ -446,8 +446,12 @@ def near_bounds() -> Iterator[Setting]:
 
             known = replace(build_aggregation(name), bounds=(0.0, 1.0))
             yield Setting(name, f"p {p}, n {n}", known, _pairs(sample, n), p, rounds=2_000, discrete=True)
+    for n in (42, 100, 200, 500):
+        for share in (0.99, 0.97, 0.9):
+            yield _copies("bleu", n, share, BLEU_SHARES)
+        yield _copies("chrf", n, 0.97, (0.7, 0.5, 0.4, 0.3, 0.2, 0.1))
     for n in (42, 200):
-        yield _copies(n)
+        yield _copies("bleu", n, 0.03, (0.0, 0.0, 0.0, 0.0))
     for p in (0.99, 0.5):
         for n in (42, 200):
             trials = replace(
@@ -465,21 +469,31 @@ def near_bounds() -> Iterator[Setting]:
             )
 
 
-def _copies(n: int) -> Setting:
-    """BLEU of texts of which 97 % are exact copies, the others of another wording."""
+BLEU_SHARES = (0.5, 0.3, 0.2, 0.1)
+
+
+def _copies(metric: str, n: int, copies: float, others: tuple[float, ...]) -> Setting:
+    """BLEU or chrF of texts of which a share are exact copies; of the others' n-grams a share matches, order
+    by order."""
+    orders = len(others)
 
     def draw(rng: Rng, count: int) -> Iterator[tuple[Any, Any, Any]]:
         for _ in range(count):
             length = rng.integers(10, 40, n)
-            possible = np.stack([np.maximum(length - order, 0) for order in range(4)], axis=1)
-            other = rng.binomial(possible, np.array([0.5, 0.3, 0.2, 0.1]))
-            matched = np.where((rng.random(n) < 0.97)[:, None], possible, other)
-            yield np.column_stack([length, length, matched, possible]).astype(np.float64), None, None
+            possible = np.stack([np.maximum(length - order, 0) for order in range(orders)], axis=1)
+            other = rng.binomial(possible, np.array(others))
+            matched = np.where((rng.random(n) < copies)[:, None], possible, other)
+            if metric == "bleu":
+                table = np.column_stack([length, length, matched, possible])
+            else:
+                table = np.stack([possible, possible, matched], axis=2).reshape(n, 3 * orders)
+            yield table.astype(np.float64), None, None
 
-    bleu = build_aggregation("bleu")
-    parts = 0.97 + 0.03 * np.array([0.5, 0.3, 0.2, 0.1])
-    truth = 100 * float(np.exp(np.log(parts).mean()))
-    return Setting("BLEU", f"97 % exact copies, n {n}", bleu, draw, truth, rounds=1_000, discrete=True)
+    parts = copies + (1 - copies) * np.array(others)
+    truth = 100 * float(np.exp(np.log(parts).mean()) if metric == "bleu" else parts.mean())
+    family = {"bleu": "BLEU", "chrf": "chrF"}[metric]
+    called = f"{copies:.0%}".replace("%", " %") + f" exact copies, n {n}"
+    return Setting(family, called, build_aggregation(metric), draw, truth, rounds=1_000, discrete=True)
 
 
 def edges() -> Iterator[Setting]:

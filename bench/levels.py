@@ -1,6 +1,6 @@
 """How often tests are wrong, and how often they find what is there.
 
-``python -m bench.levels [ROUNDS [FAMILY …]]`` prints the second table of docs/statistics.md, and
+``python -m bench.levels [ROUNDS [FAMILY …]]`` (0: as many as each says) prints the second table of docs/statistics.md, and
 ``python -m bench.coverage`` that of intervals. A false alarm, a wrong regression and a wrong pass each have a
 chance of at most the level. What is to be found is found with at least the share that the docs promise.
 """
@@ -278,7 +278,13 @@ def _unrated(count: int, rng: Rng, rounds: int, silent: bool, models: int = 12) 
 FAMILIES = (drifts, quantiles, unpaired, uneven_gates, shared_calibrations, canaries, arenas)
 
 
-def measure(one: Rate, rounds: int | None = None) -> Measured:
+def rates(*families: str) -> list[Rate]:
+    """All rates of the table, in its order, or those of some families."""
+    chosen = [family for family in FAMILIES if not families or family.__name__ in families]
+    return [one for family in chosen for one in family()]
+
+
+def measure(one: Rate, rounds: int = 0) -> Measured:
     """Draws the data sets of a rate, with a fixed seed."""
     count = rounds or one.rounds
     return Measured(one, one.measure(np.random.default_rng(20262), count), count)
@@ -293,11 +299,10 @@ def line(one: Measured) -> str:
 
 def main() -> None:
     """Prints the table, each row as soon as it is known."""
-    rounds, families = int(sys.argv[1]) if sys.argv[1:] else None, sys.argv[2:]
+    rounds, families = int(sys.argv[1]) if sys.argv[1:] else 0, sys.argv[2:]
     print("| what | setting | data sets | share | bound | holds |\n|---|---|---|---|---|---|")
-    for family in FAMILIES:
-        for own in family() if not families or family.__name__ in families else ():
-            print(line(measure(own, rounds)), flush=True)
+    for one in rates(*families):
+        print(line(measure(one, rounds)), flush=True)
 
 
 if __name__ == "__main__":

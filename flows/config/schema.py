@@ -89,7 +89,8 @@ class EvalConfig(BenchmarkFields):
     canaries: int = Field(
         default=0,
         ge=0,
-        description="Kept requests that are asked again before answers are reused: has the model changed?",
+        description="Kept requests that are asked again before answers are reused: has the model changed? "
+        "Two must differ: 5 find a change of half of the answers with a chance of .8, 29 one of a tenth",
     )
     errors: ErrorBudget = Field(default_factory=ErrorBudget, description="How many requests may fail")
     limits: RunLimits = Field(default_factory=RunLimits, description="Where inference stops")

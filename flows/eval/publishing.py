@@ -328,7 +328,10 @@ def run_manifest(
         "steps": run.steps(),
         "requests": dict(info.requests),
         "night": run.options.night,
-        "canaries": {name: asdict(found) | {"said": found.sentence} for name, found in run.canaries.items()},
+        "canaries": {
+            name: asdict(found) | {"said": found.sentence, "finds": found.finds}
+            for name, found in run.canaries.items()
+        },
         "tokens": {
             "prompt": total.prompt_tokens,
             "completion": total.completion_tokens,

@@ -99,7 +99,10 @@ class SuiteConfig(BaseModel):
         None, description="Which kept answers are used, for all benchmarks; default: what each one says"
     )
     canaries: int = Field(
-        5, ge=0, description="Kept requests asked again before answers are reused: has the model changed?"
+        5,
+        ge=0,
+        description="Kept requests asked again before answers are reused: has the model changed? "
+        "Two must differ: 5 find a change of half of the answers with a chance of .8, 29 one of a tenth",
     )
     nights: int = Field(
         7, ge=2, description="Nights that the rolling baseline and flapping items look back on"

@@ -17,6 +17,8 @@ from typing import Any
 import pyarrow as pa
 
 from metrics.errors import NightjarError
+from metrics.statistics.intervals import beta_quantile
+from metrics.statistics.power import POWER
 from tasks.models.answers.journal import AnswerWriter
 from tasks.models.answers.reading import read_replies
 from tasks.models.answers.segments import AnswerStore
@@ -52,6 +54,16 @@ class CanaryReport:
     def is_another(self) -> bool:
         """Whether another model seems to answer now."""
         return bool(self.identity) or (self.asked > 0 and self.differing >= min(FEWEST, self.asked))
+
+    @property
+    def finds(self) -> float | None:
+        """Share of all answers whose change so many canaries notice with a chance of .8; None without any.
+
+        >>> [round(CanaryReport(asked).finds, 2) for asked in (5, 29)]
+        [0.49, 0.1]
+        """
+        needed = min(FEWEST, self.asked)
+        return beta_quantile(POWER, needed, self.asked - needed + 1) if self.asked else None
 
     @property
     def sentence(self) -> str | None:

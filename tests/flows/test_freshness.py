@@ -158,6 +158,7 @@ def test_canaries_notice_a_swapped_model_that_reuse_would_not(
     manifest = json.loads((Path(swapped["output"]) / "manifest.json").read_text())
     assert manifest["canaries"]["own"]["differing"] >= 2
     assert "of 5 canaries were answered otherwise" in manifest["canaries"]["own"]["said"]
+    assert manifest["canaries"]["own"]["finds"] == pytest.approx(0.49, abs=0.01)
     assert (received(good), received(bad)) == (11, 5)
 
 

@@ -1,6 +1,7 @@
 """Canaries: which kept requests are asked again, what counts as another answer, and what endpoints say."""
 
 import json
+import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,15 @@ def test_one_canary_that_differs_may_be_chance_and_two_are_another_model() -> No
     assert not CanaryReport(asked=5, differing=1).is_another
     assert CanaryReport(asked=5, differing=2).is_another
     assert CanaryReport(asked=1, differing=1).is_another
+
+
+@pytest.mark.parametrize(("asked", "needed"), [(1, 1), (2, 2), (5, 2), (29, 2)])
+def test_canaries_say_which_change_they_find(asked: int, needed: int) -> None:
+    share = CanaryReport(asked=asked).finds
+    assert share is not None
+    missed = sum(math.comb(asked, k) * share**k * (1 - share) ** (asked - k) for k in range(needed))
+    assert missed == pytest.approx(0.2)
+    assert CanaryReport().finds is None
 
 
 @pytest.mark.parametrize(
