@@ -1,8 +1,9 @@
 """How often tests are wrong, and how often they find what is there.
 
-``python -m bench.levels [ROUNDS [FAMILY …]]`` (0: as many as each says) prints the second table of docs/statistics.md, and
-``python -m bench.coverage`` that of intervals. A false alarm, a wrong regression and a wrong pass each have a
-chance of at most the level. What is to be found is found with at least the share that the docs promise.
+``python -m bench.levels [ROUNDS [FAMILY …]]`` prints the second table of docs/statistics.md; 0 rounds are as
+many as each setting says. ``python -m bench.coverage`` prints that of intervals. A false alarm, a wrong
+regression and a wrong pass each have a chance of at most the level. What is to be found is found with at
+least the share that the docs promise.
 """
 
 import math

