@@ -452,7 +452,7 @@ def near_bounds() -> Iterator[Setting]:
         yield _copies("chrf", n, 0.97, (0.7, 0.5, 0.4, 0.3, 0.2, 0.1))
     for n in (42, 200):
         yield _copies("bleu", n, 0.03, (0.0, 0.0, 0.0, 0.0))
-    for p in (0.99, 0.5):
+    for p in (0.99, 0.5, 0.01):
         for n in (42, 200):
             trials = replace(
                 build_aggregation("mean"), name="trials", rule=None, k=4, bounds=(0.0, 1.0),

@@ -14,7 +14,7 @@ from functools import partial
 
 import numpy as np
 
-from bench.coverage import MEAN, SHARE, UNEVEN
+from bench.coverage import MEAN, SHARE
 from bench.judges import verdicts
 from metrics.aggregation import build_aggregation
 from metrics.arena import Games, rate
@@ -23,7 +23,7 @@ from metrics.statistics.comparison import compare_items
 from metrics.statistics.differences import ItemColumn
 from metrics.statistics.drift import adjusted_at_night, drift_chance
 from metrics.statistics.gate import decide
-from metrics.statistics.unpaired import compare_unpaired
+from metrics.statistics.unpaired import UNPAIRED, compare_unpaired
 from metrics.types import Floats, Ints
 from scorers.judge.calibration import Labelled
 from scorers.judge.contrast import Correction, compare_corrected
@@ -157,11 +157,12 @@ def _of_pairs(count: int) -> str:
 
 
 def quantiles() -> Iterator[Rate]:
-    """Medians and percentiles of two runs that do not differ, on few items; lognormal numbers."""
+    """Medians and percentiles of two runs that do not differ, on few items; lognormal numbers.
+    Each comparison makes hundreds of calls."""
     for name in ("median", "percentile@95"):
-        for n in (5, 8, 15, 42):
+        for n in (5, 8, 15):
             measured = partial(_quantiles_differ, name, n)
-            yield Rate("paired, no difference", f"{name}, n {n}", measured, LEVEL, rounds=1_000)
+            yield Rate("paired, no difference", f"{name}, n {n}", measured, LEVEL, rounds=200)
 
 
 def _quantiles_differ(name: str, n: int, rng: Rng, rounds: int) -> float:
@@ -176,41 +177,21 @@ def _quantiles_differ(name: str, n: int, rng: Rng, rounds: int) -> float:
 
 def unpaired() -> Iterator[Rate]:
     """Means of two runs without common items that do not differ, lognormal numbers."""
-    for n, m in ((15, 200), (30, 30), (30, 200), (15, 15)):
+    for n, m in ((15, 15), (15, 200), (30, 30), (30, 60), (40, 200), (50, 200), (75, 1_000)):
         measured = partial(_unpaired_differ, n, m)
-        yield Rate("unpaired, no difference", f"lognormal, {n} and {m}", measured, LEVEL, rounds=4_000)
+        yield Rate(
+            "unpaired, unwarned", f"lognormal, no difference, {n} and {m}", measured, LEVEL, rounds=4_000
+        )
 
 
 def _unpaired_differ(n: int, m: int, rng: Rng, rounds: int) -> float:
-    """Of these, the share that differ and do not warn: few items are no sample of so long a tail."""
+    """Share that differ with no warning but that items are not paired."""
     found = 0
     for _ in range(rounds):
         runs = [np.exp(rng.normal(0, 1, size)) for size in (n, m)]
         first, second = (ItemColumn(own, own.reshape(-1, 1)) for own in runs)
         made = compare_unpaired(MEAN, (first, second), (None, None), FEW)
-        found += made.p_value < LEVEL and made.warning is None
-    return found / rounds
-
-
-def uneven_gates() -> Iterator[Rate]:
-    """Gates at a loss of exactly the margin, items in clusters of unequal size that lose otherwise."""
-    for name in ("one of 20 has half", "one of 42 has half", "one of 101 has half", "Zipf sizes, 20",
-                 "Zipf sizes, 42", "Zipf sizes, 101", "lognormal sizes, 42"):  # fmt: skip
-        for wrong, verdicts_of in (("pass", ("pass", "worse")), ("regression", ("regression",))):
-            measured = partial(_gated, UNEVEN[name], verdicts_of)
-            yield Rate(f"gate, wrong {wrong}", f"{name}, loss = margin", measured, LEVEL / 2, rounds=1_000)
-
-
-def _gated(sizes: Floats, wrong: tuple[str, ...], rng: Rng, rounds: int, margin: float = 0.05) -> float:
-    clusters = np.repeat(np.arange(len(sizes)), sizes.astype(int))
-    found = 0
-    for _ in range(rounds):
-        worse = rng.beta(0.6, 3.4, len(sizes))[clusters]  # .15 on average, .1 improve
-        drawn = rng.random(len(clusters))
-        change = np.where(drawn < worse, -1.0, np.where(drawn > 0.9, 1.0, 0.0))
-        base = np.where(change == 0, rng.integers(0, 2, len(clusters)), change < 0).astype(np.float64)
-        runs = [ItemColumn(own, own.reshape(-1, 1)) for own in (base, base + change)]
-        found += decide(compare_items(SHARE, *runs, clusters, FEW), margin, LEVEL).verdict in wrong
+        found += made.p_value < LEVEL and made.warning == UNPAIRED
     return found / rounds
 
 
@@ -276,7 +257,7 @@ def _unrated(count: int, rng: Rng, rounds: int, silent: bool, models: int = 12) 
     return found / rounds
 
 
-FAMILIES = (drifts, quantiles, unpaired, uneven_gates, shared_calibrations, canaries, arenas)
+FAMILIES = (drifts, quantiles, unpaired, shared_calibrations, canaries, arenas)
 
 
 def rates(*families: str) -> list[Rate]:

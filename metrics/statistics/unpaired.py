@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 UNPAIRED = "the runs do not have the same items: compared as two samples of items, which finds less"
 _STEPS = 40
-_FEW = 30
+_FEW, _FEW_BESIDE_MANY, _ALIKE = 30, 50, 2.0  # by simulation of lognormal numbers: bench/levels.py
 Runs = tuple[ItemColumn, ItemColumn]
 Groups = tuple[Ints | None, Ints | None]
 
@@ -248,12 +248,13 @@ def _by_welch(
 def _few(runs: Runs, groups: Groups) -> list[str]:
     """A doubt where a run is small: the skewness of two runs cancels only where they are alike in size."""
     units = [len(run) if own is None else min(counts(own)) for run, own in zip(runs, groups, strict=True)]
-    if min(units) >= _FEW:
+    enough = _FEW if max(units) <= _ALIKE * min(units) else _FEW_BESIDE_MANY
+    if min(units) >= enough:
         return []
     kind = "items" if all(own is None for own in groups) else "clusters"
     return [
-        f"only {min(units)} {kind} in a run: the test holds for numbers without rare large ones; {_FEW} and "
-        "more are safer"
+        f"only {min(units)} {kind} in a run: the test holds for numbers without rare large ones; {enough} "
+        "and more are safer"
     ]
 
 

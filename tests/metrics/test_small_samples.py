@@ -63,11 +63,16 @@ def test_a_runaway_output_is_warned_about_by_what_leaving_it_out_shows() -> None
     assert "leaving one out" in str(estimate(wer, errors, None, None, FAST).warning)
 
 
-def test_a_small_run_beside_a_large_one_is_warned_about() -> None:
+@pytest.mark.parametrize(
+    ("small", "large", "enough"),
+    [(15, 200, 50), (40, 200, 50), (15, 20, 30), (30, 60, None), (50, 999, None)],
+)
+def test_a_small_run_beside_a_large_one_is_warned_about(small: int, large: int, enough: int | None) -> None:
     rng = np.random.default_rng(6)
-    runs = scalar(rng.lognormal(size=15)), scalar(rng.lognormal(size=200))
-    made = compare_unpaired(MEAN, runs, (None, None), FAST)
-    assert "only 15 items in a run" in str(made.warning)
+    runs = scalar(rng.lognormal(size=large)), scalar(rng.lognormal(size=small))
+    said = str(compare_unpaired(MEAN, runs, (None, None), FAST).warning)
+    assert (f"only {small} items in a run" in said) == (enough is not None)
+    assert f"{enough} and more are safer" in said or enough is None
 
 
 def test_many_small_members_have_an_interval_as_wide_as_they_spread() -> None:
