@@ -4,7 +4,7 @@ Each is short. The flow sleeps between two looks, so that hours of waiting hold 
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from prefect import task
@@ -25,7 +25,7 @@ class BatchesAsked(Batched):
     @classmethod
     def of(cls, waiting: Waiting) -> "BatchesAsked":
         """As they are known by their names."""
-        return cls(names=waiting.names, waiting=waiting)
+        return cls(names=waiting.names, left_out=waiting.left_out, waiting=waiting)
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,8 @@ def send_batches(
 def look_at_batches(step: Step[InferSetup], asked: BatchesAsked, workspace: Workspace) -> BatchesAsked:
     """Looks at a model's batches once, and keeps the rows of those that have ended."""
     answers, options = AnswerStore(workspace.open()), step.setup.options(workspace)
-    return BatchesAsked.of(look_at_jobs(step.setup.model, asked.names, answers, options))
+    found = look_at_jobs(step.setup.model, asked.names, answers, options)
+    return BatchesAsked.of(replace(found, left_out=found.left_out or asked.left_out))
 
 
 @task(name="batch", task_run_name="{step.run_name}", persist_result=False)

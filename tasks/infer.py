@@ -19,7 +19,7 @@ from tasks.messages.media import kept_media
 from tasks.models.answers.segments import AnswerStore, DamagedAnswers
 from tasks.models.config import ErrorBudget, ModelConfig, Prices, RunLimits, SampleParams
 from tasks.models.connection import probe
-from tasks.models.engine import check_run
+from tasks.models.control import check_run
 from tasks.models.identity import EXPANDED
 from tasks.models.providers.provider import AnyProvider, provider_of
 from tasks.models.records import EVERY, InferenceOptions, Lookup, PartitionResponses, RequestTally
@@ -47,9 +47,11 @@ NOT_SERVED = Served()
 
 
 class Batched(Unkeyed):
-    """The batches that have asked some of the requests, by the names of their records."""
+    """The batches that have asked some of the requests, by the names of their records, and why the others are
+    not asked, where a limit left them out."""
 
     names: tuple[str, ...] = ()
+    left_out: str | None = None
 
 
 NOT_BATCHED = Batched()
@@ -115,6 +117,7 @@ class InferSetup(Unkeyed):
             media=partial(kept_media, workspace.open()),
             server=server,
             batches=batched.names,
+            left_out=batched.left_out,
             secret=secret,
             lease=partial(lease, check=partial(check_run, self.run_id)),
         )

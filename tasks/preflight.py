@@ -39,7 +39,7 @@ from tasks.filter import FilterSetup
 from tasks.infer import InferSetup, Served, probe_model
 from tasks.models.answers.segments import AnswerStore
 from tasks.models.canaries import CanaryReport, ask_canaries, note_statement
-from tasks.models.engine import check_interrupted
+from tasks.models.control import check_interrupted
 from tasks.models.identity import EXPANDED
 from tasks.models.statements import Statement
 from tasks.rows.execution import asked_by_row

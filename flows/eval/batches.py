@@ -17,7 +17,7 @@ from flows.plan.steps import AskedModel, Cell, Plan
 from tasks.batches import BatchesAsked, close_batches, look_at_batches, send_batches
 from tasks.caching import Workspace
 from tasks.infer import InferSetup
-from tasks.models.engine import RunControl, check_interrupted
+from tasks.models.control import RunControl, check_interrupted
 from tasks.models.jobs import Waiting
 from tasks.models.records import Progress
 from tasks.reporting.progress import board_is_open, reporter
@@ -157,6 +157,7 @@ class RunBatches:
 def _tell(model: str, found: Waiting) -> None:
     """Says how far batches are: in the run's log, and on the terminal that has a board."""
     said = f"; the last look failed: {found.said}" if found.said else ""
+    said += "".join(f"\nTo have them answered, run:\n  {command}" for command in found.commands)
     get_run_logger().info(
         "%s: %d of %d requests in %d batches are done%s",
         model, found.done, found.requests, len(found.names), said,

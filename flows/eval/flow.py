@@ -51,7 +51,7 @@ from flows.server import own_flow
 from metrics.errors import printable
 from tasks.history.layout import known_runs, record_run
 from tasks.history.prune import active_run
-from tasks.models.engine import Interrupted, RunControl, controlled
+from tasks.models.control import Interrupted, RunControl, controlled
 from tasks.preflight import preflight
 from tasks.store.durations import duration_text
 from tasks.store.home import default_store

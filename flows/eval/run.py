@@ -34,7 +34,7 @@ from tasks.caching import Workspace, in_workspace, references
 from tasks.filter import FilterSetup
 from tasks.infer import InferSetup, infer, missing_requests
 from tasks.models.canaries import CanaryReport
-from tasks.models.engine import RunControl
+from tasks.models.control import RunControl
 from tasks.preflight import Checks, ServeSetup, canaries, launch_of, note_said, release, serve
 from tasks.rows.parts import PairSetup
 from tasks.serving.launch import gpu_count, visible_gpus

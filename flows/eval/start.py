@@ -29,7 +29,7 @@ from flows.plan.stopping import all_asked
 from metrics.errors import ASCII, ConfigError
 from tasks.caching import Workspace
 from tasks.models.config import ModelConfig, leaves_thought_open
-from tasks.models.engine import interrupted
+from tasks.models.control import interrupted
 from tasks.models.providers.provider import provider_of
 from tasks.models.providers.replay import ReplayConfig
 from tasks.server import secret

@@ -21,7 +21,7 @@ from tasks.infer import InferSetup
 from tasks.messages.chat import chat_body, chat_text
 from tasks.models.config import Prices
 from tasks.models.providers.provider import AskedConfig
-from tasks.models.records import cost_of
+from tasks.models.spending import cost_of
 from tasks.rows.turns import spoken
 from tasks.turns import TurnSetup
 

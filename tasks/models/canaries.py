@@ -26,8 +26,9 @@ from tasks.models.config import ModelConfig, RunLimits
 from tasks.models.connection import open_connection
 from tasks.models.engine import Engine, InferenceState
 from tasks.models.providers.provider import AskedProvider, provider_of
-from tasks.models.records import InferenceOptions, KeptAnswer, Request, RequestTally, Spending
+from tasks.models.records import InferenceOptions, KeptAnswer, Request, RequestTally
 from tasks.models.respond import Inference
+from tasks.models.spending import Spending
 from tasks.models.statements import Statement, contradictions, keep_statement, kept_statements, said_at
 
 TOLERANCE = 1e-3

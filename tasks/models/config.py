@@ -18,6 +18,7 @@ from pydantic import (
     model_validator,
 )
 
+from metrics.config import NamesFile
 from metrics.errors import check_name
 from tasks.models.addresses import answer_to
 from tasks.models.registry import DEFAULT, PROVIDERS, is_reference
@@ -362,6 +363,26 @@ class BatchConfig(Frozen):
         86_400,
         description="for so long answers are waited for; what is missing then is asked by single requests",
     )
+
+
+READ_ONCE = 1.0
+"""Seconds for which a run waits for the results of ``vllm run-batch`` where its config does not say."""
+
+
+class FileBatchConfig(BatchConfig):
+    """Requests go as a batch, which the endpoint or a command answers."""
+
+    files: Annotated[str | None, NamesFile()] = Field(
+        None,
+        description="folder for files of vllm run-batch, for a server without batches: a run writes the "
+        "requests and says the command, and the next run reads the results",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _waits_for_nobody(cls, value: Any) -> Any:
+        by_hand = isinstance(value, Mapping) and value.get("files") is not None
+        return {"wait": READ_ONCE, **value} if by_hand else value
 
 
 class MaxAge(Frozen):

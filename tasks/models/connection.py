@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.datasets.item import RequestKind
+from tasks.models.allowances import pace_of
 from tasks.models.config import ModelConfig
 from tasks.models.engine import Endpoint, RequestGroup, RetryPolicy
 from tasks.models.limits import concurrency_limiter_of, rate_limiter_of
@@ -72,6 +73,7 @@ async def open_connection(
                 served.base_url, f"{served.model}/requests", config.requests_per_minute
             ),
             token_rate=rate_limiter_of(served.base_url, f"{served.model}/tokens", config.tokens_per_minute),
+            pace=pace_of(served.base_url, served.model),
             completion_estimate=options.sampling.max_tokens or UNKNOWN_COMPLETION,
         )
         yield Connection(provider, served, endpoint, options)

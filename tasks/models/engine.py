@@ -4,28 +4,25 @@ It keeps as many requests in flight as the endpoint bears, and tries each until 
 for good or has used up its retry budget. Answers go to the writer, failures and counts into the state.
 ``respond`` runs one engine for each partition.
 
-People stop and pause runs meanwhile: a flow opens its run's ``RunControl`` with ``controlled``; the
-engines of the run look at it between requests, whichever thread of the process they work in. What stops a
-suite stops its evaluations.
+People stop and pause runs meanwhile (``tasks.models.control``): engines look at it between requests.
 """
 
 import asyncio
 import contextlib
 import random
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 from metrics.errors import NightjarError
+from tasks.models.allowances import Pace
 from tasks.models.answers.first import FirstAnswers
 from tasks.models.answers.journal import FLUSH_SECONDS, AnswerWriter
 from tasks.models.batches.records import KeptRow, batch_id
 from tasks.models.config import Price
+from tasks.models.control import RunControl, check_interrupted
 from tasks.models.errors import (
     BadRequest,
     ConnectionFault,
@@ -51,116 +48,9 @@ from tasks.models.records import (
     Request,
     RequestFailure,
     RequestTally,
-    Spending,
     Transport,
 )
-
-
-class Interrupted(NightjarError):
-    """Inference was stopped from outside; finished responses are kept."""
-
-
-StopKind = Literal["cancelled", "timed out", "suspended"]
-
-
-@dataclass(frozen=True)
-class Stop:
-    """Why a run asks no more: what kind of end that is, and a sentence."""
-
-    kind: StopKind
-    reason: str
-
-
-class RunControl:
-    """Stops and pauses one run; what its parent is told holds for it, too."""
-
-    def __init__(self, parent: "RunControl | None" = None) -> None:
-        self._parent = parent
-        self._stop: Stop | None = None
-        self._paused = False
-        self._waiting = 0
-        self._waited = 0.0
-        self._since = 0.0
-        self._counting = threading.Lock()
-
-    def stop(self, kind: StopKind, reason: str) -> None:
-        """Ends the run's asking for good; the first reason stays."""
-        self._stop = self._stop or Stop(kind, reason)
-
-    def pause(self, paused: bool = True) -> None:
-        """Holds new requests back until ``pause(False)``; what is in flight comes to its end."""
-        self._paused = paused
-
-    @property
-    def own_stop(self) -> Stop | None:
-        """Why this very run was stopped; None: it was not."""
-        return self._stop
-
-    @property
-    def stopped(self) -> Stop | None:
-        """Why the run asks no more, or the run that it is part of; None: it goes on."""
-        return self._stop or (self._parent.stopped if self._parent is not None else None)
-
-    @property
-    def paused(self) -> bool:
-        """Whether new requests have to wait."""
-        return self._paused or (self._parent is not None and self._parent.paused)
-
-    @contextmanager
-    def waiting(self) -> Iterator[None]:
-        """A block in which the run, and the one that it is part of, waits for a provider's batches."""
-        with self._parent.waiting() if self._parent is not None else contextlib.nullcontext():
-            self._wait(1)
-            try:
-                yield
-            finally:
-                self._wait(-1)
-
-    def _wait(self, more: int) -> None:
-        with self._counting:
-            now = time.monotonic()
-            if self._waiting:
-                self._waited += now - self._since
-            self._since = now
-            self._waiting += more
-
-    @property
-    def waited(self) -> float:
-        """Seconds in which something of the run waited for batches: no time-out counts them."""
-        with self._counting:
-            return self._waited + (time.monotonic() - self._since if self._waiting else 0.0)
-
-    def check(self) -> None:
-        """Raises Interrupted where the run asks no more."""
-        if (stopped := self.stopped) is not None:
-            raise Interrupted(f"{stopped.reason}; finished responses are kept, run again to go on")
-
-
-_current: ContextVar[RunControl | None] = ContextVar("nightjar_run_control", default=None)
-_controls: dict[str, RunControl] = {}
-_lock = threading.Lock()
-
-
-@contextmanager
-def controlled(run_id: str) -> Iterator[RunControl]:
-    """A block in which the run can be stopped and paused; a run opened within it is part of it."""
-    control = RunControl(_current.get())
-    token = _current.set(control)
-    with _lock:
-        _controls[run_id] = control
-    try:
-        yield control
-    finally:
-        _current.reset(token)
-        with _lock:
-            _controls.pop(run_id, None)
-
-
-def control_of(run_id: str | None) -> RunControl:
-    """The control of a run of this process; of any other, one that never says stop."""
-    with _lock:
-        return _controls.get(run_id or "") or RunControl()
-
+from tasks.models.spending import NOTHING, Spending, Used
 
 DEAD_FAILURES = 8
 """An endpoint is dead when so many attempts in a row failed and one request's retries are used up."""
@@ -173,23 +63,8 @@ FIRST_WAIT = 0.25
 LONGEST_WAIT = 30.0
 CHARACTERS_A_TOKEN = 4
 
-interrupted = threading.Event()
-"""Set to stop all inference of the process: what is answered is kept, what is in flight is dropped."""
-
 RequestGroup = tuple[Codec, Sequence[Request]]
 """Requests that go together, and the codec that makes calls of them."""
-
-
-def check_interrupted() -> None:
-    """Raises Interrupted where the process is to ask no more."""
-    if interrupted.is_set():
-        raise Interrupted("inference was interrupted; finished responses are kept, run again to go on")
-
-
-def check_run(run_id: str | None) -> None:
-    """Raises Interrupted where the process or this run of it is to ask no more."""
-    check_interrupted()
-    control_of(run_id).check()
 
 
 class RunStopping(Exception):
@@ -222,7 +97,8 @@ class RetryPolicy:
 class Endpoint:
     """Where requests go, and how hard it may be driven.
 
-    ``concurrency`` and the two rate limiters are shared by all of the process that asks this endpoint.
+    ``concurrency``, the two rate limiters and ``pace`` are shared by all of the process that asks this
+    endpoint; the limiters hold the limits of the config, ``pace`` those that the endpoint tells of.
     ``ceiling`` is the most requests that this run has in flight, ``timeout`` the seconds of one attempt,
     ``completion_estimate`` the tokens that an answer is expected to have.
     """
@@ -235,6 +111,12 @@ class Endpoint:
     request_rate: RateLimiter | None = None
     token_rate: RateLimiter | None = None
     completion_estimate: int = 0
+    pace: Pace = field(default_factory=Pace)
+
+    def tokens_of(self, call: Call) -> int:
+        """Tokens that a call and its answer are expected to have; those of the prompt are estimated from the
+        characters."""
+        return (len(call.content) - call.media) // CHARACTERS_A_TOKEN + self.completion_estimate
 
 
 @dataclass
@@ -253,9 +135,9 @@ class InferenceState:
     stopped: str | None = None
     first: FirstAnswers | None = None
 
-    def limit_reached(self) -> str | None:
-        """Names the limit of the run that is reached; None: go on."""
-        return self.spending.exceeded(self.control.waited)
+    def limit_reached(self, more: Used = NOTHING) -> str | None:
+        """Names the limit of the run that is reached, or that ``more`` would pass; None: go on."""
+        return self.spending.exceeded(self.control.waited, more)
 
 
 @dataclass
@@ -431,8 +313,10 @@ class Engine:
         endpoint = self._endpoint
         await self._throttle.enter(start, attempts)
         outcome: AttemptOutcome | None = None
+        tokens = endpoint.tokens_of(call) if endpoint.pace.counts_tokens else 0
+        told = endpoint.pace.join(tokens)
         try:
-            await self._throttle.await_rate(call, attempts)
+            await self._throttle.await_rate(call, attempts, told)
             attempts.count += 1
             began = time.monotonic()
             left = endpoint.retry.deadline - (began - start - attempts.rate_limited)
@@ -447,8 +331,10 @@ class Engine:
                 outcome = AttemptOutcome(time.monotonic() - began)
                 raise
             outcome = AttemptOutcome(reply.seconds)
+            endpoint.pace.hear(reply.allowances)
             return reply
         finally:
+            endpoint.pace.leave(tokens)
             endpoint.concurrency.leave(outcome)
 
     def _check_alive(self, error: TransientError, start: float, attempts: Attempts, hopeless: bool) -> None:
@@ -575,15 +461,14 @@ class Throttle:
                 raise RunStopping
         attempts.rate_limited += time.monotonic() - began
 
-    async def await_rate(self, call: Call, attempts: Attempts) -> None:
-        """Waits for the slots of requests and tokens a minute; prompt tokens are estimated from the
-        characters. Raises Stopped.
+    async def await_rate(self, call: Call, attempts: Attempts, told: float = 0.0) -> None:
+        """Waits for the slots of requests and tokens a minute, and as long as the endpoint ``told`` to.
+        Raises RunStopping.
         """
         endpoint = self._endpoint
-        wait = endpoint.request_rate.reserve(1) if endpoint.request_rate else 0.0
+        wait = max(told, endpoint.request_rate.reserve(1) if endpoint.request_rate else 0.0)
         if endpoint.token_rate is not None:
-            estimate = (len(call.content) - call.media) // CHARACTERS_A_TOKEN + endpoint.completion_estimate
-            wait = max(wait, endpoint.token_rate.reserve(estimate))
+            wait = max(wait, endpoint.token_rate.reserve(endpoint.tokens_of(call)))
         if wait > 0:
             await self.sleep(wait)
             attempts.rate_limited += wait

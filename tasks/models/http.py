@@ -27,6 +27,7 @@ from yarl import URL
 
 from tasks.messages.calls import merged_pieces
 from tasks.messages.chat import content_text
+from tasks.models.allowances import allowances, told_wait
 from tasks.models.errors import (
     FILTERED,
     AccessDenied,
@@ -113,14 +114,14 @@ class HttpTransport:
                     body = await self._streamed_body(response)
                 else:
                     body = await self._json_body(response)
-                headers = kept_headers(response.headers)
+                headers, left = kept_headers(response.headers), allowances(response.headers)
         except (aiohttp.ClientError, OSError) as error:
             raise _connection_error(error, timeout) from error
         except RequestError:
             raise
         except Exception as error:  # a line or a number that a library gives up on: one request, not the run
             raise unreadable(error) from error
-        return Reply(body, time.perf_counter() - start, headers)
+        return Reply(body, time.perf_counter() - start, headers, left)
 
     async def list_models(self, timeout: float) -> "ModelListing":
         """The models that the endpoint lists; none where it has no such list.
@@ -499,7 +500,7 @@ def status_error(status: int, content: bytes, headers: Mapping[str, str]) -> Req
     text = f"HTTP {status}: {message}"
     told = f"{code} {message}"
     if status == 429:
-        return AccessDenied(text) if _no_quota.search(told) else RateLimited(text, retry_after(headers))
+        return AccessDenied(text) if _no_quota.search(told) else RateLimited(text, _asked_wait(headers))
     if status in (401, 402, 403):
         return _content_filtered(text) if status == 403 and _is_refusal(message, code) else AccessDenied(text)
     if 200 <= status < 300:
@@ -541,6 +542,12 @@ def _error_in(body: Mapping[str, Any]) -> tuple[str, str]:
         return shortened(str(error)), ""
     message = error.get("message") or error.get("detail") or error
     return shortened(str(message)), str(error.get("code") or error.get("type") or "")
+
+
+def _asked_wait(headers: Mapping[str, str]) -> float | None:
+    """Seconds that a reply which refuses for the rate asks for."""
+    seconds = retry_after(headers)
+    return told_wait(headers) if seconds is None else seconds
 
 
 def retry_after(headers: Mapping[str, str], now: float | None = None) -> float | None:

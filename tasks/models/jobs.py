@@ -20,12 +20,13 @@ from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 
-from tasks.models.answers.segments import AnswerStore, ModelAnswers
+from tasks.models.answers.segments import AnswerStore
 from tasks.models.batches.form import NOT_ASKED, BatchForm, JobStatus, SentFile, Sought
 from tasks.models.batches.records import Job, JobRecords, batch_id, covered
-from tasks.models.config import ModelConfig
-from tasks.models.connection import Connection, open_connection
-from tasks.models.engine import check_interrupted, check_run
+from tasks.models.config import ModelConfig, Price
+from tasks.models.connection import UNKNOWN_COMPLETION, Connection, open_connection
+from tasks.models.control import check_interrupted, check_run
+from tasks.models.engine import CHARACTERS_A_TOKEN
 from tasks.models.errors import (
     AccessDenied,
     ModelError,
@@ -38,8 +39,9 @@ from tasks.models.errors import (
 )
 from tasks.models.http import HttpTransport
 from tasks.models.providers.provider import AskedProvider, provider_of
-from tasks.models.records import InferenceOptions, Lookup, Request
+from tasks.models.records import Call, InferenceOptions, Lookup, Request
 from tasks.models.respond import Inference
+from tasks.models.spending import Used, cost_of
 from tasks.store.claims import claim
 from tasks.store.home import private_folder
 
@@ -53,7 +55,9 @@ T = TypeVar("T")
 class Waiting:
     """What of a model is asked by jobs: their ``names``, how many ``requests`` they have and how many of
     these are ``done``, how many jobs are ``open``, since when is waited and until when (seconds since 1970).
-    ``expired`` requests can be sent once more. ``said`` is what went wrong with the last look.
+    ``expired`` requests can be sent once more. ``said`` is what went wrong with the last look, ``commands``
+    are what a person runs to have open jobs answered, ``left_out`` is why what the jobs do not ask or answer
+    is not asked at all.
     """
 
     names: tuple[str, ...] = ()
@@ -64,6 +68,8 @@ class Waiting:
     until: float = 0.0
     expired: int = 0
     said: str | None = None
+    commands: tuple[str, ...] = ()
+    left_out: str | None = None
 
 
 def send_jobs(
@@ -77,12 +83,11 @@ def send_jobs(
     when these were first sent, where that was before. Raises ModelError where the endpoint takes no batches,
     and StoreError."""
     batches = Batches.of(model, answers, options)
-    inference = Inference.of(batches.provider, answers, options)
+    inference = batches.inference
     # Who waits here finds the jobs of who was before.
     with claim(answers.store, f"batches/{batches.records.identity}"):
         missing = inference.find_missing(requests)
-        if not inference.may_go_on():  # a limit is reached: the inference says so of each request
-            return Waiting()
+        check_run(options.run_id)
         groups = partial(inference.groups, requests)
         return asyncio.run(batches.send(missing, groups, since))
 
@@ -116,7 +121,7 @@ class Batches:
     provider: AskedProvider[Any]
     form: BatchForm
     records: JobRecords
-    kept: ModelAnswers
+    inference: Inference
     options: InferenceOptions
     wait: float
 
@@ -125,19 +130,26 @@ class Batches:
         """Of a model whose config says ``batch``."""
         provider = provider_of(model, options.base_dir)
         assert isinstance(provider, AskedProvider), "it is asked"
-        assert provider.batches is not None, "checked when it is made"
+        form = provider.batch_form
+        assert form is not None, "checked when it is made"
         # A share of the limit between processes is for requests in flight: a job is none.
         options = replace(options, lease=None)
-        kept = Inference.of(provider, answers, options).kept
-        records = JobRecords(answers.store, kept.identity)
-        return cls(provider, provider.batches, records, kept, options, provider.config.batch.wait)
+        inference = Inference.of(provider, answers, options)
+        records = JobRecords(answers.store, inference.kept.identity)
+        return cls(provider, form, records, inference, options, provider.config.batch.wait)
+
+    @property
+    def price(self) -> Price | None:
+        """What tokens cost in a batch."""
+        return None if self.options.price is None else self.options.price.of_batches()
 
     def is_taken(self, job: Job) -> bool:
         """Whether a job has ended and each of its replies is kept as an answer."""
         if not job.fetched:
             return False
         keys = self.records.paid_keys(job)
-        return all(self.kept.snapshot(Lookup(night=job.night, not_before=job.created)).holds(keys))
+        kept = self.inference.kept
+        return all(kept.snapshot(Lookup(night=job.night, not_before=job.created)).holds(keys))
 
     async def send(
         self,
@@ -157,12 +169,17 @@ class Batches:
             return Waiting()
         async with self._connected() as exchange:
             jobs = [found for job in own if (found := await exchange.taken_up(job)) is not None]
+            if self._by_hand(jobs):  # nobody waits for them
+                jobs = [job if job.fetched else (await exchange.looked_at(job))[0] for job in jobs]
+            for job in jobs:
+                self.inference.state.spending.promise(job.name, job.forecast(wanted, self.price))
             asked = covered(jobs)
             since = min((job.since for job in own), default=time.time()) if since is None else since
             left = (group for group in groups(set(missing)) if batch_id(group) not in asked)
             if len(wanted) > len(asked.keys() & wanted):
                 jobs += [job async for job in exchange.sent(left, since)]
-        return self._waiting(jobs)
+        waiting = self._waiting(jobs)
+        return replace(waiting, left_out=exchange.left_out or waiting.left_out)
 
     async def look(self, names: Sequence[str]) -> Waiting:
         """Looks at each job that is open."""
@@ -185,16 +202,31 @@ class Batches:
     def _waiting(self, jobs: Sequence[Job], done: int = 0, said: str | None = None) -> Waiting:
         fetched = [job for job in jobs if job.fetched]
         since = min((job.since for job in jobs), default=0.0)
+        commands = self._by_hand(jobs)
+        waits = not commands or time.time() <= since + self.wait
         return Waiting(
             names=tuple(job.name for job in jobs),
             requests=sum(job.count for job in jobs),
             done=done + sum(job.count for job in fetched),
-            open=len(jobs) - len(fetched),
+            open=len(jobs) - len(fetched) if waits else 0,
             since=since,
             until=since + self.wait,
             expired=sum(job.count - len(job.ids) for job in fetched),
             said=said,
+            commands=commands,
+            left_out=self._left_to_others(commands) if jobs else None,
         )
+
+    def _left_to_others(self, commands: Sequence[str]) -> str | None:
+        """Why what the jobs did not answer is asked in no other way."""
+        if commands:
+            return f"not asked yet: run `{' && '.join(commands)}`, then run this again"
+        return "not asked: the batch gave no answer; run again to send another" if self.form.by_hand else None
+
+    def _by_hand(self, jobs: Sequence[Job]) -> tuple[str, ...]:
+        """The commands that a person runs for jobs that have not ended."""
+        ids = [job.id for job in jobs if job.id is not None and not job.fetched]
+        return tuple(filter(None, map(self.form.command, ids)))
 
     @asynccontextmanager
     async def _connected(self) -> AsyncIterator["Exchange"]:
@@ -216,14 +248,16 @@ class Batches:
                 await http.close()
 
 
-@dataclass(frozen=True)
+@dataclass
 class Exchange:
-    """The exchanges about one model's jobs with its provider."""
+    """The exchanges about one model's jobs with its provider; ``left_out`` says which limit left requests out
+    of them."""
 
     batches: Batches
     connection: Connection
     http: HttpTransport
     draw: random.Random = field(default_factory=random.Random)
+    left_out: str | None = None
 
     async def taken_up(self, job: Job) -> Job | None:
         """A job of an earlier run; an intent's is looked for. None where it was never made: then its record
@@ -237,8 +271,9 @@ class Exchange:
         return self.batches.records.keep(found)
 
     async def sent(self, groups: Iterator[Sequence[Request]], since: float) -> AsyncIterator[Job]:
-        """Sends requests in as few jobs as the limits allow."""
-        form = self.batches.form
+        """Sends requests in as few jobs as the provider's limits allow, and as many requests as the run's
+        do."""
+        form, limits = self.batches.form, self.batches.inference.state
         with LocalFile(form, self.batches.options.journal_dir) as file:
             for codec, requests in await self.connection.prepare(groups):
                 try:
@@ -249,15 +284,30 @@ class Exchange:
                     continue
                 id = batch_id(requests)
                 line = form.line(id, calls[0])
+                tokens = self._tokens(calls[0], len(requests))
+                self.left_out = limits.limit_reached(self._used(file, *tokens))
+                if self.left_out is not None:
+                    break
                 if not file.has_room(line):
                     yield await self._send(file, since)
                     file.clear()
-                file.add(id, line, calls[0].path)
+                file.add(id, line, calls[0].path, *tokens)
                 if len(requests) > 1:
                     file.first_keys[id] = requests[0].key.hex()
                 check_interrupted()
             if file.ids:
                 yield await self._send(file, since)
+
+    def _tokens(self, call: Call, answers: int) -> tuple[int, int]:
+        """Tokens of a call's prompt, by its characters, and of its answers, as many as they may have."""
+        batches = self.batches
+        longest = batches.provider.longest_answer(batches.options.sampling) or UNKNOWN_COMPLETION
+        return (len(call.content) - call.media) // CHARACTERS_A_TOKEN, answers * longest
+
+    def _used(self, file: "LocalFile", prompt: int, completion: int) -> Used:
+        """What the job may use with one request more."""
+        prompt, completion = file.prompt_tokens + prompt, file.completion_tokens + completion
+        return Used(prompt + completion, cost_of(prompt, completion, 0, self.batches.price))
 
     async def _send(self, file: "LocalFile", since: float) -> Job:
         batches, records = self.batches, self.batches.records
@@ -265,7 +315,9 @@ class Exchange:
         job = Job(
             uuid.uuid4().hex, records.identity, now, min(since, now), batches.options.night, tuple(file.ids),
             len(file.ids), file.path, first_keys=file.first_keys,
+            prompt_tokens=file.prompt_tokens, completion_tokens=file.completion_tokens,
         )  # fmt: skip
+        batches.inference.state.spending.promise(job.name, job.forecast(job.ids, batches.price))
         job = records.keep(job)
         sent = SentFile(job.name, self.connection.served.model, job.path, file.whole())
         creation = Creation(self, job, sent)
@@ -323,6 +375,8 @@ class Exchange:
                 "again to send it once more, or leave config.batch out to ask by single requests"
             )
         now = time.time()
+        if form.by_hand:
+            return job, status.done
         if job.cancelled is None and now > job.since + self.batches.wait:
             if job.guessed:  # it may be another's
                 return records.keep(job.given_up()), status.done
@@ -405,6 +459,7 @@ class LocalFile:
         self._file.write(self._form.opening)
         self.ids: list[str] = []
         self.first_keys: dict[str, str] = {}
+        self.prompt_tokens = self.completion_tokens = 0
         self.path = ""
 
     def has_room(self, line: bytes) -> bool:
@@ -413,10 +468,12 @@ class LocalFile:
         size = self._file.tell() + len(form.between) + len(line) + len(form.closing)
         return not self.ids or (len(self.ids) < form.most_requests and size <= form.most_bytes)
 
-    def add(self, id: str, line: bytes, path: str) -> None:
-        """Takes a request."""
+    def add(self, id: str, line: bytes, path: str, prompt_tokens: int, completion_tokens: int) -> None:
+        """Takes a request that may use so many tokens."""
         self._file.write((self._form.between if self.ids else b"") + line)
         self.ids.append(id)
+        self.prompt_tokens += prompt_tokens
+        self.completion_tokens += completion_tokens
         self.path = path
 
     def whole(self) -> Path:

@@ -3,16 +3,13 @@ the options of an inference, and what it reports: progress, responses, and a tal
 
 Two seams stand beside them, and a provider brings both. A ``Codec`` makes calls of requests and answers of
 replies (chats, completions, log-likelihoods); a ``Transport`` sends a call and gives back the reply (plain
-HTTP, the official client). The infer stage fills the options; the engine counts in ``RequestTally`` and holds
-``Spending``, one account for a whole run, against the run's limits.
+HTTP, the official client). The infer stage fills the options; the engine counts in ``RequestTally``.
 """
 
 import hashlib
 import json
-import threading
 import time
 from abc import ABC, abstractmethod
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -26,8 +23,10 @@ from numpy.typing import NDArray
 
 from tasks.datasets.item import RequestKind
 from tasks.messages.media import ReadMedia, refuse_media
+from tasks.models.allowances import Allowance
 from tasks.models.config import Price, RunLimits, SampleParams
 from tasks.models.errors import PermanentError, SettledError
+from tasks.models.spending import cost_of
 from tasks.serving.servers import RunningServer
 from tasks.store.keys import canonical_json
 
@@ -182,6 +181,8 @@ class Reply:
     seconds: float
     headers: Mapping[str, str] = field(default_factory=dict)
     """Those that say which request it was, and who answered."""
+    allowances: Sequence[Allowance] = ()
+    """What is left of the endpoint's rate limits."""
 
 
 class Transport(Protocol):
@@ -307,9 +308,6 @@ def _count(usage: Any, name: str) -> int | None:
 def text_or_none(value: Any) -> str | None:
     """``value`` if it is text: servers put anything into a field."""
     return value if isinstance(value, str) else None
-
-
-MILLION = 1_000_000
 
 
 @dataclass
@@ -472,84 +470,6 @@ COUNTED_AGAIN = [
 SAVED = ("prompt_tokens", "completion_tokens", "cached_tokens", "inference_time")
 
 
-def cost_of(prompt: int, completion: int, cached: int, price: Price | None) -> float:
-    """What tokens cost; ``cached`` are those of the prompt that the server had cached. 0 without a price."""
-    if price is None:
-        return 0.0
-    cached_price = price.prompt if price.cached is None else price.cached
-    return (
-        (prompt - cached) * price.prompt + cached * cached_price + completion * price.completion
-    ) / MILLION
-
-
-class Spending:
-    """What a whole run has used so far, over all its partitions, models and threads; held against its
-    limits.
-    """
-
-    def __init__(self, limits: RunLimits) -> None:
-        self._limits = limits
-        self._lock = threading.Lock()
-        self._start = time.monotonic()
-        self._tokens = 0
-        self._cost = 0.0
-        self._askers: set[str] = set()
-
-    def begins(self, asker: str) -> bool:
-        """Whether an inference begins in this process, and what it spent in others counts: once, and where
-        there is a limit."""
-        with self._lock:
-            is_new = asker not in self._askers
-            self._askers.add(asker)
-        return is_new and self._limits != RunLimits()
-
-    def add(self, tokens: int, cost: float) -> None:
-        """Counts tokens and their cost."""
-        with self._lock:
-            self._tokens += tokens
-            self._cost += cost
-
-    def began(self, moment: float) -> None:
-        """Counts the seconds from a moment on (seconds since 1970), where that is earlier than so far."""
-        with self._lock:
-            self._start = min(self._start, time.monotonic() - (time.time() - moment))
-
-    def exceeded(self, waited: float) -> str | None:
-        """Names the limit that is reached, as a row's error says it; None: go on. ``waited`` are seconds that
-        the run waited for batches, which no limit counts."""
-        limits = self._limits
-        if limits.max_tokens is not None and self._tokens >= limits.max_tokens:
-            return f"not asked: limits.max_tokens of {limits.max_tokens} was reached"
-        if limits.max_cost is not None and self._cost >= limits.max_cost:
-            return f"not asked: limits.max_cost of {limits.max_cost:g} was reached"
-        spent = time.monotonic() - self._start - waited
-        if limits.max_seconds is not None and spent >= limits.max_seconds:
-            return f"not asked: limits.max_seconds of {limits.max_seconds:g} was reached"
-        return None
-
-
-OPEN_ACCOUNTS = 256
-"""Accounts of attempts at runs that a process keeps; the one used longest ago goes first."""
-_spendings: "OrderedDict[str, Spending]" = OrderedDict()
-_spendings_lock = threading.Lock()
-
-
-def spending_of(account: str | None, limits: RunLimits) -> Spending:
-    """What one attempt at a run has spent in this process; without a name, an account of its own.
-
-    A retry has another account: what was answered before is not paid for again, and the rest has all of the
-    limits.
-    """
-    if account is None:
-        return Spending(limits)
-    with _spendings_lock:
-        spending = _spendings.setdefault(account, Spending(limits))
-        _spendings.move_to_end(account)
-        while len(_spendings) > OPEN_ACCOUNTS:
-            _spendings.popitem(last=False)
-        return spending
-
-
 Lease = AbstractContextManager[int]
 """A share of a limit that several processes hold together, such as a Prefect global concurrency limit:
 entering takes a block of slots, waiting until there is one, and gives its size.
@@ -566,9 +486,10 @@ class InferenceOptions:
     shared by all partitions of the process; None: this call's own. ``asker`` names these requests of this
     attempt at a run, whatever process asks for them: its kept answers count as sent, and not as kept before.
     ``expected`` is the number of requests, for the time left. ``server`` is where a model that is served here
-    answers, ``batches`` names jobs that have asked some of the requests. ``media`` reads an image or a
-    sound of a message by its digest, ``secret`` a Secret block by name, ``lease`` takes the model's share of
-    a concurrency limit between processes by the limit's name and the number of slots wanted.
+    answers, ``batches`` names jobs that have asked some of the requests; ``left_out`` is why the others are
+    not asked, where a limit left them out of these jobs. ``media`` reads an image or a sound of a message by
+    its digest, ``secret`` a Secret block by name, ``lease`` takes the model's share of a concurrency limit
+    between processes by the limit's name and the number of slots wanted.
     """
 
     sampling: SampleParams
@@ -586,6 +507,7 @@ class InferenceOptions:
     media: ReadMedia = refuse_media
     server: RunningServer | None = None
     batches: tuple[str, ...] = ()
+    left_out: str | None = None
     secret: Callable[[str], str] | None = None
     lease: Callable[[str, int], Lease] | None = None
 

@@ -35,7 +35,8 @@ from tasks.models.answers.segments import (
 from tasks.models.batches.records import JobRecords, KeptRow, batch_id
 from tasks.models.config import ModelConfig
 from tasks.models.connection import open_connection
-from tasks.models.engine import Engine, InferenceState, check_interrupted, control_of
+from tasks.models.control import check_interrupted, control_of
+from tasks.models.engine import Engine, InferenceState
 from tasks.models.http import Wire
 from tasks.models.identity import RequestExpansion
 from tasks.models.limits import ConcurrencyLimiter
@@ -50,8 +51,8 @@ from tasks.models.records import (
     Request,
     RequestFailure,
     RequestTally,
-    spending_of,
 )
+from tasks.models.spending import spending_of
 from tasks.store.home import private_folder
 from tasks.thresholds import Threshold
 from tasks.workers import collect_rarely
@@ -234,6 +235,8 @@ class Inference:
 
     def _batched(self, source: Iterable[pa.RecordBatch], keys: set[bytes]) -> dict[str, KeptRow]:
         """What came of these requests in batches."""
+        for name in self.options.batches:  # from here on counts what they have used
+            self.state.spending.release(name)
         if not self.options.batches:
             return {}
         ids = [batch_id(group) for group in self.groups(source, set(keys))]
@@ -398,6 +401,8 @@ async def _ask(
             engine, prepared = Engine(connection.endpoint, state), await connection.prepare(groups)
             if batched:
                 prepared = await engine.take(prepared, batched, provider.wire() or Wire())
+            if options.left_out is not None and (rest := next(prepared, None)) is not None:
+                state.stopped, prepared = options.left_out, iter((rest,))
             await engine.run(prepared, reporter.tick)
     finally:
         try:

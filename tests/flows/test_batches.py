@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,9 @@ import yaml
 import flows.eval.flow as flow
 from flows.config.load import load_config
 from metrics.errors import ConfigError
-from tasks.models.engine import controlled
+from tasks.models.control import controlled
 from tests.flows.conftest import arguments_of, own
-from tests.tasks.models.batch_servers import provider_server, said, serving
+from tests.tasks.models.batch_servers import provider_servers, said
 
 PROJECT = Path(__file__).resolve().parents[2]
 
@@ -28,12 +28,7 @@ PROJECT = Path(__file__).resolve().parents[2]
 @pytest.fixture
 def started() -> Iterator[Callable[..., tuple[Any, str]]]:
     """Starts servers of a kind; gives the server and its address."""
-    with ExitStack() as stack:
-
-        def start(kind: str, **fields: Any) -> tuple[Any, str]:
-            server = provider_server(kind, **fields)
-            return server, stack.enter_context(serving(server))
-
+    with provider_servers() as start:
         yield start
 
 

@@ -11,7 +11,7 @@ import pytest
 from prefect.client.schemas.objects import State, StateDetails, StateType
 
 from flows.eval.flow import apply_state
-from tasks.models.engine import RunControl
+from tasks.models.control import RunControl
 
 
 def _config(folder: Path, **keys: Any) -> Path:

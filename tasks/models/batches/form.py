@@ -88,6 +88,13 @@ class BatchForm(ABC):
     marks: ClassVar[bool] = True
     """Whether a job bears a mark by which it is found for sure."""
 
+    by_hand: ClassVar[bool] = False
+    """Whether a person has its jobs answered, by a ``command``; else the provider answers them by itself."""
+
+    def command(self, _id: str) -> str | None:
+        """What a person runs to have a job answered."""
+        return None
+
     @abstractmethod
     def line(self, id: str, call: Call) -> bytes:
         """A request as it stands in the file."""

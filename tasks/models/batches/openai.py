@@ -42,9 +42,7 @@ class OpenAIBatches(BatchForm):
 
     def line(self, id: str, call: Call) -> bytes:
         """Names the path from ``/v1`` on, whatever stands before it."""
-        return json_bytes(
-            {"custom_id": id, "method": "POST", "url": f"/v1/{call.path}", "body": dict(call.body)}
-        )
+        return openai_line(id, call)
 
     async def upload(self, http: "HttpTransport", sent: SentFile) -> str | None:
         """As a form with the purpose ``batch``."""
@@ -99,21 +97,30 @@ class OpenAIBatches(BatchForm):
 
     async def rows(self, http: "HttpTransport", id: str, status: JobStatus) -> AsyncIterator[Row]:
         """Of the file of answers and of that of errors."""
-        from tasks.models.http import json_object
-
         for file in status.files:
             async for line in http.lines(f"files/{file}/content", FILE_SECONDS):
-                row = json_object(line, "a row of the batch")
-                reply = row.get("response")
-                name = str(row.get("custom_id"))
-                if isinstance(reply, Mapping) and isinstance(reply.get("status_code"), int):
-                    yield Row(name, reply["status_code"], json_bytes(reply.get("body")))
-                else:
-                    yield Row(name, NOT_ASKED)
+                yield openai_row(line)
 
     async def cancel(self, http: "HttpTransport", id: str) -> None:
         """It ends within minutes."""
         await http.exchange("POST", f"batches/{id}/cancel", JOB_SECONDS)
+
+
+def openai_line(id: str, call: Call) -> bytes:
+    """A request as a line of a file."""
+    body = dict(call.body)
+    return json_bytes({"custom_id": id, "method": "POST", "url": f"/v1/{call.path}", "body": body})
+
+
+def openai_row(line: bytes) -> Row:
+    """What a line of a file of results says; raises MalformedBody."""
+    from tasks.models.http import json_object
+
+    row = json_object(line, "a row of the batch")
+    name, reply = str(row.get("custom_id")), row.get("response")
+    if isinstance(reply, Mapping) and isinstance(reply.get("status_code"), int):
+        return Row(name, reply["status_code"], json_bytes(reply.get("body")))
+    return Row(name, NOT_ASKED)
 
 
 def _id(body: Mapping[str, Any]) -> str:

@@ -8,6 +8,7 @@ job gave is kept as answers; one of which a part is wanted by nobody goes after 
 
 import hashlib
 import json
+import math
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -18,7 +19,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.models.batches.form import Row
+from tasks.models.config import Price
 from tasks.models.records import Lookup, Request
+from tasks.models.spending import Used, cost_of
 from tasks.store.errors import FileDamaged, FileMissing
 from tasks.store.storage import Store
 
@@ -47,7 +50,8 @@ class Job:
     the job is intended. ``not_ours`` are jobs that were taken for it by mistake, ``cancelled`` when its end
     was asked for. ``guessed``: it was taken for ours by its time and its size, and may be another's until its
     rows say whose it is. ``first_keys`` holds for each id that stands for several requests the first one's
-    key. All times are in seconds since 1970.
+    key. ``prompt_tokens`` and ``completion_tokens`` are what it may use, as estimated before it was sent. All
+    times are in seconds since 1970.
     """
 
     name: str
@@ -65,6 +69,14 @@ class Job:
     fetched: bool = False
     guessed: bool = False
     first_keys: Mapping[str, str] = field(default_factory=dict)
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+    def forecast(self, wanted: Collection[str], price: Price | None) -> Used:
+        """What it may use for the requests that are ``wanted``, of those that it asks or has asked."""
+        share = len(frozenset(self.ids).intersection(wanted)) / self.count
+        prompt, completion = math.ceil(self.prompt_tokens * share), math.ceil(self.completion_tokens * share)
+        return Used(prompt + completion, cost_of(prompt, completion, 0, price))
 
     @property
     def place(self) -> str:

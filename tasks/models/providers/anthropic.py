@@ -100,6 +100,10 @@ class Anthropic(NativeProvider[AnthropicConfig]):
         """Messages."""
         return Messages(self.model.served_name, self.config, message_fields(self.model, sampling), media)
 
+    def longest_answer(self, sampling: SampleParams) -> int:
+        """As every request says it."""
+        return super().longest_answer(sampling) or MAX_TOKENS
+
     async def listing(self, served: ServedModel[Any]) -> ModelListing:
         """The model alone, by its name or alias."""
         return await self.entry(served, f"models/{served.model}")

@@ -246,6 +246,15 @@ class AskedProvider(Provider[C]):
         """What encodes requests of one of ``kinds`` and reads their replies, kept ones too, as the config
         alone says it: nothing is asked."""
 
+    @property
+    def batch_form(self) -> "BatchForm | None":
+        """The interface that its batches go by, as its config says it."""
+        return self.batches
+
+    def longest_answer(self, sampling: SampleParams) -> int | None:
+        """Tokens that an answer has at most; None where nothing says it."""
+        return sampling.max_tokens or sampling.max_completion_tokens
+
     async def adapted(self, codec: Codec, _transport: Transport, _served: ServedModel[Any]) -> Codec:
         """The codec as this endpoint takes it, which may be asked what it can do; raises ModelError."""
         return codec

@@ -11,11 +11,12 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.parser import BytesParser
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
 import orjson
 
@@ -74,6 +75,17 @@ class BatchServer:
         self.bodies += requests.values()
         return made
 
+    def listed(
+        self, asked: "Asked", size: str, after: str, newest_first: bool = True
+    ) -> tuple[list[ServerJob], bool]:
+        """A page of jobs, as the query says where it begins and how many are on it; whether more follow."""
+        query = dict(parse_qsl(urlsplit(asked.path).query))
+        jobs = list(reversed(self.jobs.values()) if newest_first else self.jobs.values())
+        ids = [job.id for job in jobs]
+        start = ids.index(query[after]) + 1 if after in query else 0
+        end = start + min(int(query.get(size, 20)), 100)
+        return jobs[start:end], end < len(jobs)
+
     def looked(self, job: ServerJob) -> bool:
         """Whether a job has ended."""
         job.looks += 1
@@ -131,8 +143,9 @@ class OpenAIServer(BatchServer):
             assert len(job.requests) == len(lines)
             return 200, {}, self.batch(job, "validating")
         if path == "batches":
-            jobs = [self.batch(job, "in_progress") for job in reversed(self.jobs.values())]
-            return 200, {}, {"object": "list", "data": jobs, "has_more": False}
+            jobs, more = self.listed(asked, "limit", "after")
+            page = [self.batch(job, "in_progress") for job in jobs]
+            return 200, {}, {"object": "list", "data": page, "has_more": more}
         if match := re.fullmatch(r"batches/([^/]+)(/cancel)?", path):
             job = self.jobs[match[1]]
             job.cancelled |= match[2] is not None
@@ -190,8 +203,10 @@ class AnthropicServer(BatchServer):
             assert len(job.requests) == len(requests)
             return 200, {}, self.batch(job, False)
         if path == "messages/batches":
-            jobs = [self.batch(job, False) for job in reversed(self.jobs.values())]
-            return 200, {}, {"data": jobs, "has_more": False, "first_id": None, "last_id": None}
+            jobs, more = self.listed(asked, "limit", "after_id")
+            page = [self.batch(job, False) for job in jobs]
+            ends = {"first_id": page[0]["id"], "last_id": page[-1]["id"]} if page else {}
+            return 200, {}, {"data": page, "has_more": more, "first_id": None, "last_id": None, **ends}
         if match := re.fullmatch(r"messages/batches/([^/]+)(/cancel)?", path):
             job = self.jobs[match[1]]
             job.cancelled |= match[2] is not None
@@ -237,7 +252,7 @@ class GeminiServer(BatchServer):
         if match := re.fullmatch(r"/download/v1beta/files/(.+):download", path):
             return 200, {}, self.files[match[1]]
         path = path.removeprefix("/v1beta/")
-        if path.endswith(":generateContent"):
+        if path.endswith((":generateContent", ":streamGenerateContent")):
             self.single.append(asked.body)
             self.bodies.append(asked.body)
             return 200, {}, self.reply(asked.body)
@@ -250,7 +265,9 @@ class GeminiServer(BatchServer):
         if path.startswith("models/"):
             return 200, {}, {"name": path}
         if path == "batches":
-            return 200, {}, {"operations": [self.batch(job, "RUNNING") for job in self.jobs.values()]}
+            jobs, more = self.listed(asked, "pageSize", "pageToken", newest_first=False)
+            token = {"nextPageToken": jobs[-1].id} if more else {}
+            return 200, {}, {"operations": [self.batch(job, "RUNNING") for job in jobs], **token}
         if match := re.fullmatch(r"batches/([^:/]+)(:cancel)?", path):
             job = self.jobs[match[1]]
             job.cancelled |= match[2] is not None
@@ -282,6 +299,7 @@ class GeminiServer(BatchServer):
 
 SERVERS: dict[str, type[BatchServer]] = {
     "openai": OpenAIServer,
+    "openai_responses": OpenAIServer,
     "anthropic": AnthropicServer,
     "gemini": GeminiServer,
 }
@@ -351,6 +369,12 @@ def said(kind: str, text: str) -> Document:
             "content": [{"type": "text", "text": text}],
             "usage": {"input_tokens": 1_000, "output_tokens": 100},
         }  # fmt: skip
+    if kind == "openai_responses":
+        part = {"type": "output_text", "text": text, "annotations": []}
+        item = {"type": "message", "id": "msg", "status": "completed", "role": "assistant", "content": [part]}
+        usage = {"input_tokens": 1_000, "output_tokens": 100, "total_tokens": 1_100}
+        about = {"id": "resp", "object": "response", "status": "completed", "model": "m", "error": None}
+        return {**about, "incomplete_details": None, "output": [item], "usage": usage}
     content = {"role": "model", "parts": [{"text": text}]}
     usage = {"promptTokenCount": 1_000, "candidatesTokenCount": 100, "totalTokenCount": 1_100}
     candidate = {"content": content, "finishReason": "STOP", "index": 0}
@@ -361,8 +385,22 @@ def prompt_of(kind: str, body: Document) -> str:
     """The last thing that a request of a provider says."""
     if kind == "gemini":
         return str(body["contents"][-1]["parts"][-1]["text"])
+    if kind == "openai_responses":
+        return str(body["input"][-1]["content"][-1]["text"])
     content = body["messages"][-1]["content"]
     return str(content if isinstance(content, str) else content[-1]["text"])
+
+
+@contextmanager
+def provider_servers() -> Iterator[Callable[..., tuple[Any, str]]]:
+    """Starts servers of a kind, as ``provider_server`` makes them; gives each and its address."""
+    with ExitStack() as stack:
+
+        def start(kind: str, **fields: Any) -> tuple[Any, str]:
+            server = provider_server(kind, **fields)
+            return server, stack.enter_context(serving(server))
+
+        yield start
 
 
 def provider_server(kind: str, **fields: Any) -> Any:

@@ -206,6 +206,15 @@ def served() -> Iterator[Callable[..., Serving]]:
 
 
 @pytest.fixture
+def started() -> Iterator[Callable[..., tuple[Any, str]]]:
+    """Starts servers of a provider's kind that take batches; gives the server and its address."""
+    from tests.tasks.models.batch_servers import provider_servers
+
+    with provider_servers() as start:
+        yield start
+
+
+@pytest.fixture
 def jsonl(tmp_path: Path) -> Callable[[str, Sequence[Any]], Path]:
     def write(name: str, rows: Sequence[Any]) -> Path:
         path = tmp_path / name

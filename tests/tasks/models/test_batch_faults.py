@@ -3,37 +3,25 @@ that are cut, a disk that is full, an address of another server."""
 
 import errno
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable
 from typing import Any
 
 import orjson
 import pytest
 
 from tasks.models.config import RunLimits
-from tasks.models.engine import controlled
+from tasks.models.control import controlled
 from tasks.models.errors import ModelError
 from tasks.models.jobs import look_at_jobs, send_jobs
-from tasks.models.records import spending_of
+from tasks.models.spending import spending_of
 from tasks.store import seals
 from tasks.store.errors import StoreError
-from tests.tasks.models.batch_servers import Failure, provider_server, serving
+from tests.tasks.models.batch_servers import Failure
 from tests.tasks.models.test_batches import by_batch, kept, model, rows, waited
 
 KINDS = ("openai", "anthropic", "gemini")
 RESULTS = {"openai": "/content", "anthropic": "/results", "gemini": ":download"}
 NAMES = {"openai": "custom_id", "anthropic": "custom_id", "gemini": "key"}
-
-
-@pytest.fixture
-def started() -> Iterator[Callable[..., tuple[Any, str]]]:
-    with ExitStack() as stack:
-
-        def start(kind: str, **fields: Any) -> tuple[Any, str]:
-            server = provider_server(kind, **fields)
-            return server, stack.enter_context(serving(server))
-
-        yield start
 
 
 def results_become(server: Any, kind: str, change: Callable[[bytes], bytes], times: int = 10**6) -> list[int]:

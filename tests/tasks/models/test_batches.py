@@ -1,8 +1,7 @@
 """Batches, against servers that follow the providers' documented wire forms."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Sequence
 from typing import Any
 
 import orjson
@@ -12,28 +11,18 @@ import pytest
 from tasks.models import jobs
 from tasks.models.answers.segments import AnswerStore
 from tasks.models.batches.records import FOLDER
-from tasks.models.config import ModelConfig, Price
+from tasks.models.config import ModelConfig, Price, RunLimits
 from tasks.models.errors import ModelError
 from tasks.models.jobs import Waiting, close_jobs, look_at_jobs, send_jobs
 from tasks.models.records import InferenceOptions, Lookup
 from tasks.store.schemas import REQUESTS
-from tests.tasks.models.batch_servers import Failure, provider_server, said, serving
+from tests.tasks.models.batch_servers import Failure, said
 
 KINDS = ("openai", "anthropic", "gemini")
+TYPES = (*KINDS, "openai_responses")
+"""All types of models that have batches; the last has the batches of the first, with bodies of its own."""
 LOOKS = 50
 HALF = Price(prompt=1.0, completion=10.0, batch=0.5)
-
-
-@pytest.fixture
-def started() -> Iterator[Callable[..., tuple[Any, str]]]:
-    """Starts servers of a kind; gives the server and its address."""
-    with ExitStack() as stack:
-
-        def start(kind: str, **fields: Any) -> tuple[Any, str]:
-            server = provider_server(kind, **fields)
-            return server, stack.enter_context(serving(server))
-
-        yield start
 
 
 def model(kind: str, base_url: str, batch: Any = None, **config: Any) -> ModelConfig:
@@ -78,7 +67,7 @@ def kept(bench: Any) -> list[str]:
     return [entry.name for entry in bench.answers.store.all_entries(FOLDER)]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", TYPES)
 def test_a_batch_gives_the_answers_that_single_requests_give(
     kind: str, started: Any, bench: Any, tmp_path: Any
 ):
@@ -129,7 +118,7 @@ def test_what_a_job_did_not_ask_is_asked_in_another_while_there_is_time(kind: st
     assert not server.single
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", TYPES)
 def test_after_the_time_to_wait_a_job_is_cancelled_and_the_rest_is_asked_alone(
     kind: str, started: Any, bench: Any
 ):
@@ -219,7 +208,7 @@ def test_a_provider_that_says_nothing_of_a_job_any_more_is_not_waited_for_for_ev
     assert not kept(bench)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", TYPES)
 def test_a_job_that_was_made_unheard_is_found_and_not_sent_again(kind: str, started: Any, bench: Any):
     def after(number: int, name: str) -> None:
         if server.jobs and not heard:
@@ -232,6 +221,51 @@ def test_a_job_that_was_made_unheard_is_found_and_not_sent_again(kind: str, star
     assert heard
     assert len(server.jobs) == 1
     assert outcome.column("status") == ["ok"] * 5
+
+
+def pages(server: Any) -> int:
+    """How many pages of its list of jobs were read."""
+    return len([name for name in server.exchanges if name.startswith("GET") and name.endswith("/batches")])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_job_that_was_made_unheard_is_found_on_a_later_page(kind: str, started: Any, bench: Any):
+    def after(number: int, name: str) -> None:
+        if not server.jobs or heard:
+            return
+        heard.append(name)
+        (ours,) = server.jobs.values()
+        about = dict.fromkeys(("endpoint", "input_file_id", "name"), "?")
+        others = [server.job({f"o-{n}": {}}, **about) for n in range(250)]
+        if kind == "gemini":  # it lists the oldest first
+            server.jobs = {job.id: job for job in (*others, ours)}
+        raise Failure(500, "the reply got lost")
+
+    heard: list[str] = []
+    server, url = started(kind, after=after)
+    outcome = by_batch(bench, model(kind, url, {"wait": "24h"}), rows(5))
+    assert outcome.column("status") == ["ok"] * 5
+    assert len(server.jobs) == 251
+    assert not server.single
+    assert pages(server) == 3
+
+
+@pytest.mark.parametrize("kind", ["openai", "anthropic"])
+def test_the_search_for_a_job_ends_at_jobs_that_are_older_than_it(kind: str, started: Any, bench: Any):
+    def before(number: int, name: str) -> None:
+        if name.startswith("POST") and name.endswith("/batches") and not lost:
+            lost.append(name)
+            raise Failure(500)
+
+    lost: list[str] = []
+    server, url = started(kind, before=before)
+    for _ in range(250):
+        old = server.job({f"o-{n}": {} for n in range(5)}, endpoint="?", input_file_id="?")
+        old.made -= 3_600
+    outcome = by_batch(bench, model(kind, url, {"wait": "24h"}), rows(5))
+    assert outcome.tally.batched == 5
+    assert len(server.jobs) == 251
+    assert pages(server) == 1
 
 
 def test_anothers_job_of_the_same_size_is_let_go(started: Any, bench: Any):
@@ -334,7 +368,7 @@ def test_another_night_does_not_take_a_job_of_the_night_before(started: Any, ben
     assert len(server.jobs) == 2
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", TYPES)
 def test_a_run_that_takes_a_part_of_a_job_leaves_the_rest_to_others(kind: str, started: Any, bench: Any):
     server, url = started(kind)
     asked = model(kind, url, {"wait": "24h"})
@@ -522,3 +556,92 @@ def test_what_a_killed_process_had_by_batch_costs_the_price_of_batches(started: 
     assert whole.tally.cost == pytest.approx(4 * alone / 2)
     assert again.tally.cost == pytest.approx(4 * alone / 2 + 2 * alone)
     assert (again.tally.sent, again.tally.batched) == (6, 4)
+
+
+# A request of these tests has some 30 tokens before its answer, whose forecast is what it may have at most.
+ANSWER = {"max_tokens": 100}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("limits", "said"),
+    [
+        (RunLimits(max_cost=0.0025), "limits.max_cost of 0.0025"),
+        (RunLimits(max_tokens=600), "limits.max_tokens of 600"),
+    ],
+)
+def test_a_batch_is_filled_until_a_limit_and_the_rest_is_not_asked(
+    kind: str, limits: RunLimits, said: str, started: Any, bench: Any
+):
+    server, url = started(kind)
+    asked = model(kind, url, {"wait": "24h"})
+    told: dict[str, Any] = {"sampling": ANSWER, "price": HALF, "limits": limits, "account": url}
+    found = waited(asked, rows(10), bench.answers, bench.options(**told))
+    assert 3 <= found.requests <= 5
+    sent = send_jobs(asked, rows(10), bench.answers, bench.options(**told))
+    outcome = bench.ask(asked, rows(10), batches=sent.names, left_out=sent.left_out, **told)
+    assert [len(job.requests) for job in server.jobs.values()] == [found.requests]
+    assert not server.single
+    assert outcome.column("status").count("ok") == outcome.tally.batched == found.requests
+    reasons = [row["error"] for row in outcome.rows if row["status"] != "ok"]
+    assert set(reasons) == {f"not asked: {said} allows no more in a batch"}
+    assert outcome.tally.stopped == reasons[0]
+
+
+def test_what_one_batch_may_use_is_not_there_for_another_model(started: Any, bench: Any):
+    _server, url = started("openai", looks=10**6)
+    told: dict[str, Any] = {"sampling": ANSWER, "limits": RunLimits(max_tokens=1_000), "account": url}
+    first = model("openai", url, {"wait": "24h"})
+    other = model("openai", url, {"wait": "24h"}, model="other")
+    found = send_jobs(first, rows(5), bench.answers, bench.options(**told))
+    assert (found.requests, found.left_out) == (5, None)
+    assert 0 < send_jobs(other, rows(5), bench.answers, bench.options(**told)).requests < 5
+    # Single requests have no more room either, and the batch itself counts once.
+    single = model("openai", url, model="third", max_concurrency=1)
+    alone = bench.ask(single, rows(20), **told)
+    assert alone.column("status").count("ok") <= 2
+    assert send_jobs(first, rows(5), bench.answers, bench.options(**told)).left_out is None
+
+
+def test_a_batch_that_another_run_sent_counts_by_what_this_one_wants_of_it(started: Any, bench: Any):
+    server, url = started("openai", looks=10**6)
+    told: dict[str, Any] = {"sampling": ANSWER, "limits": RunLimits(max_tokens=800)}
+    asked = model("openai", url, {"wait": "24h"})
+    send_jobs(asked, rows(30), bench.answers, bench.options(sampling=ANSWER))
+    both = [*rows(3), *rows(2, "And how much is {} + 2?")]
+    found = send_jobs(asked, both, bench.answers, bench.options(account="later", **told))
+    assert found.left_out is None
+    assert [len(job.requests) for job in server.jobs.values()] == [30, 2]
+
+
+def test_what_came_of_a_batch_counts_as_it_was_used(started: Any, bench: Any):
+    """An answer of the server has 1,100 tokens with its prompt, and may have 5,000."""
+    server, url = started("openai")
+    limits = RunLimits(max_tokens=11_500)
+    told: dict[str, Any] = {"sampling": {"max_tokens": 5_000}, "limits": limits, "account": url}
+    asked = model("openai", url, {"wait": "24h"})
+    first = by_batch(bench, asked, rows(2), **told)
+    assert first.tally.batched == 2
+    assert by_batch(bench, asked, rows(3), **told).tally.batched == 1
+    assert len(server.jobs) == 2
+
+
+def test_without_a_limit_of_tokens_an_answer_is_taken_to_have_some(started: Any, bench: Any):
+    limits = RunLimits(max_tokens=10_000)
+    for kind, most in (("openai", 40), ("anthropic", 2)):
+        _server, url = started(kind, looks=10**6)
+        told: dict[str, Any] = {"limits": limits, "account": url}
+        found = send_jobs(model(kind, url, {"wait": "24h"}), rows(50), bench.answers, bench.options(**told))
+        assert 0 < found.requests <= most
+        assert found.left_out is not None
+
+
+def test_a_limit_that_is_reached_sends_no_batch_and_leaves_those_that_were_sent(started: Any, bench: Any):
+    server, url = started("openai", looks=10**6)
+    asked = model("openai", url, {"wait": "24h"})
+    names = send_jobs(asked, rows(3), bench.answers, bench.options()).names
+    told: dict[str, Any] = {"limits": RunLimits(max_tokens=1), "account": url}
+    found = send_jobs(asked, rows(6), bench.answers, bench.options(**told))
+    assert found.names == names
+    assert found.left_out == "not asked: limits.max_tokens of 1 was reached"
+    assert len(server.jobs) == 1

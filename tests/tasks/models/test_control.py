@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from tasks.models.engine import Interrupted, RunControl, control_of, controlled
+from tasks.models.control import Interrupted, RunControl, control_of, controlled
 
 
 def _until(found, what):

@@ -7,11 +7,13 @@ import time
 
 import pytest
 
+from tasks.models.config import RunLimits
 from tasks.models.engine import Attempts, Endpoint, InferenceState, RetryPolicy, RunStopping, Throttle
 from tasks.models.errors import RateLimited, ServerFault
 from tasks.models.http import retry_after
 from tasks.models.limits import AttemptOutcome, ConcurrencyLimiter, RateLimiter
-from tasks.models.records import Call, RequestTally, RunLimits, Spending
+from tasks.models.records import Call, RequestTally
+from tasks.models.spending import Spending
 
 
 async def rounds(limiter: ConcurrencyLimiter, outcomes) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 from tasks.datasets.item import RequestKind
 from tasks.messages.media import ReadMedia, refuse_media
+from tasks.models.batches.files import FileBatches
 from tasks.models.batches.form import BatchForm
 from tasks.models.batches.openai import OpenAIBatches
 from tasks.models.config import ModelConfig, SampleParams, leaves_thought_open
@@ -20,6 +21,7 @@ from tasks.models.providers.provider import (
     PROBE_SECONDS,
     AskedProvider,
     Secret,
+    ServedIdentity,
     ServedModel,
 )
 from tasks.models.records import Call, Codec, Request, Transport
@@ -27,6 +29,7 @@ from tasks.models.registry import provider
 from tasks.serving.launch import server_identity
 from tasks.serving.servers import RunningServer
 from tasks.serving.weights import weights_identity
+from tasks.store.home import named_path
 
 if TYPE_CHECKING:
     from tasks.models.providers.openai.echo import Likelihood
@@ -115,6 +118,8 @@ class OpenAI(AskedProvider[EndpointConfig]):
         from tasks.models.providers.openai.echo import Likelihood
         from tasks.models.providers.openai.generation import Completions, Generation
 
+        if self.endpoint.files is not None:
+            return codec  # nothing answers there
         if isinstance(codec, Likelihood):
             return await self._with_mode(codec, transport, served)
         if isinstance(codec, Completions) and self.model.tokenizer is not None:
@@ -204,6 +209,19 @@ class OpenAI(AskedProvider[EndpointConfig]):
         official = OfficialTransport(served.base_url, self.headers(served.key), served.key)
         return FittingTransport(official, refused)
 
+    @property
+    def batch_form(self) -> BatchForm | None:
+        """The endpoint's own, or files."""
+        folder, model = self.endpoint.files, self.model.served_name
+        return self.batches if folder is None else FileBatches(named_path(self.base_dir, folder), model)
+
+    def probe(self, kind: RequestKind, secret: Secret | None) -> ServedIdentity:
+        """Nothing is asked where a person runs the batch."""
+        if self.endpoint.files is None:
+            return super().probe(kind, secret)
+        self.version(kind)
+        return ServedIdentity(None, self.model.served_name)
+
     def lists_all(self, base_url: str) -> bool:
         """OpenAI's own address does."""
         return is_openai(base_url)
@@ -223,4 +241,4 @@ class OpenAI(AskedProvider[EndpointConfig]):
             return self.model
         from tasks.models.providers.openai.templates import settled
 
-        return settled(self, secret, ask)
+        return settled(self, secret, ask and self.endpoint.files is None)

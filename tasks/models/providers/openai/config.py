@@ -1,11 +1,11 @@
 """What ``config`` of a model of type ``openai`` holds."""
 
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from tasks.models.config import LOCAL_URL
+from tasks.models.config import LOCAL_URL, FileBatchConfig
 from tasks.models.providers.provider import AddressedConfig
 
 OFFICIAL_HOSTS: Final = frozenset({"api.openai.com", "eu.api.openai.com", "us.api.openai.com"})
@@ -35,6 +35,20 @@ class EndpointConfig(AddressedConfig):
         "default: openai at OpenAI's own address, http elsewhere",
     )
     batch_size: int = Field(1, ge=1, description="log-likelihood prompts per request")
+    batch: FileBatchConfig | None = Field(
+        None, description="ask by the endpoint's batches, such as {wait: 24h}; default: by single requests"
+    )
+
+    @model_validator(mode="after")
+    def _run_batch_takes_chats(self) -> Self:
+        if self.files is not None and self.api != "chat":
+            raise ValueError("config.batch.files: vllm run-batch takes chats alone; set api: chat")
+        return self
+
+    @property
+    def files(self) -> str | None:
+        """The folder for files of ``vllm run-batch``; None: the endpoint is asked."""
+        return None if self.batch is None else self.batch.files
 
     @property
     def through(self) -> Literal["http", "openai"]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import aiohttp
 
+from tasks.models.allowances import allowances
 from tasks.models.errors import ConnectionFault, Redaction, RequestError, RequestTimeout
 from tasks.models.http import (
     EventLines,
@@ -64,7 +65,7 @@ class OfficialTransport:
                 raise ConnectionFault(f"connection failed: {cause or error}") from error
             raise unreadable(error) from error
         body = self._redaction.read(partial(_body, headers=headers), content)
-        return Reply(body, time.perf_counter() - start, kept_headers(headers))
+        return Reply(body, time.perf_counter() - start, kept_headers(headers), allowances(headers))
 
     async def close(self) -> None:
         """Closes the client and its pool."""
