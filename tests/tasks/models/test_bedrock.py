@@ -7,6 +7,7 @@ import struct
 import zlib
 from collections.abc import Iterator
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -35,6 +36,7 @@ from tasks.rows.turns import Continuation, next_requests
 
 REPLIES = json.loads((Path(__file__).parents[2] / "fixtures/providers/bedrock.json").read_text())
 NAME = "us.anthropic.claude-x-v1:0"
+needs_botocore = pytest.mark.skipif(find_spec("botocore") is None, reason="botocore is not installed")
 ACCESS, SECRET, TOKEN = "AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY", "IQoJb3JpZ2lu//token=="
 FUNCTION = {"name": "f", "description": "d", "parameters": {"type": "object"}}
 SCHEMA = {"type": "object"}
@@ -148,9 +150,10 @@ def test_converse_has_fields_of_its_own_for_sampling_efforts_and_schemas():
     assert call(CHAT, params=named)[1]["toolConfig"]["toolChoice"] == {"tool": {"name": "f"}}
 
 
+@needs_botocore
 def test_what_botocore_takes_is_what_is_sent():
     """Its model of the service knows every field, and its parser gives the same of our body as of its own."""
-    loaders = pytest.importorskip("botocore.loaders", reason="botocore is not installed")
+    from botocore import loaders
     from botocore.model import ServiceModel
     from botocore.validate import ParamValidator
 
@@ -257,7 +260,7 @@ def test_a_system_prompt_of_extra_body_is_marked_once_for_each_request():
 
 def verified(asked: Any, host: str, token: str | None = None) -> bool:
     """Whether the signature of what came is the one that botocore gives to it at the time that it bears."""
-    auth = pytest.importorskip("botocore.auth", reason="botocore is not installed")
+    from botocore import auth
     from botocore.awsrequest import AWSRequest
     from botocore.credentials import Credentials
 
@@ -279,6 +282,7 @@ def verified(asked: Any, host: str, token: str | None = None) -> bool:
     ) and {"host", "x-amz-date"} <= set(names)
 
 
+@needs_botocore
 @pytest.mark.parametrize("token", [None, TOKEN])
 @pytest.mark.parametrize("name", [NAME, "arn:aws:bedrock:us-east-1:123456789012:inference-profile/a.b"])
 def test_a_request_is_signed_as_it_is_sent(
@@ -304,8 +308,10 @@ def test_a_request_is_signed_as_it_is_sent(
     assert not verified(changed, host, token), "of another path"
 
 
+@needs_botocore
 def test_botocores_own_client_sends_the_same(bench: Any, problems: Any, script: Any):
-    session = pytest.importorskip("botocore.session", reason="botocore is not installed")
+    from botocore import session
+
     seen: list[Any] = []
 
     def answer(asked: Any) -> tuple[int, dict[str, str], Any]:
@@ -343,6 +349,7 @@ def test_an_api_key_of_bedrock_goes_as_it_is(bench: Any, problems: Any, script: 
     assert seen[0].headers["authorization"] == "Bearer bedrock-api-key-x"
 
 
+@needs_botocore
 def test_the_same_benchmark_gives_the_same_predictions(bench: Any, problems: Any, script: Any):
     attempts = []
 
@@ -397,9 +404,9 @@ def frames(reply: dict[str, Any]) -> Iterator[bytes]:
     yield frame("metadata", {"usage": reply["usage"], "metrics": {"latencyMs": 1}})
 
 
+@needs_botocore
 @pytest.mark.parametrize("name", REPLIES)
 def test_a_streamed_answer_is_the_same_answer(bench: Any, problems: Any, script: Any, name: str):
-    pytest.importorskip("botocore.eventstream", reason="botocore is not installed")
     seen: list[Any] = []
 
     def answer(asked: Any) -> tuple[int, dict[str, str], Any]:
@@ -420,6 +427,7 @@ def test_a_streamed_answer_is_the_same_answer(bench: Any, problems: Any, script:
     assert (row["tool_calls_json"] is None) == (whole.tool_calls_json is None)
 
 
+@needs_botocore
 @pytest.mark.parametrize(
     ("pieces", "attempts"),
     [
@@ -434,7 +442,6 @@ def test_a_streamed_answer_is_the_same_answer(bench: Any, problems: Any, script:
 def test_a_stream_that_goes_wrong_is_no_answer(
     bench: Any, problems: Any, script: Any, pieces: list[bytes], attempts: int
 ):
-    pytest.importorskip("botocore.eventstream", reason="botocore is not installed")
     content = b"".join(pieces)
     address = script(lambda _: (200, {"Content-Type": "application/vnd.amazon.eventstream"}, content))
     config = {"base_url": address, "stream": True, "max_retries": 2, "deadline": 20, "max_concurrency": 1}
@@ -443,6 +450,7 @@ def test_a_stream_that_goes_wrong_is_no_answer(
     assert outcome.tally.attempts == attempts
 
 
+@needs_botocore
 def test_signed_thoughts_go_back_with_the_next_turn(bench: Any, batch_of: Any, script: Any):
     seen: list[Any] = []
 
@@ -500,6 +508,7 @@ def test_each_error_of_aws_is_one_of_ours(status: int, kind: str, message: str, 
     assert message[:30] in str(found)
 
 
+@needs_botocore
 def test_a_key_a_model_or_a_region_that_is_wrong_is_one_sentence(script: Any, monkeypatch: Any):
     def failing(status: int, message: str) -> str:
         return script(lambda _: (status, {}, {"message": message}))
@@ -522,6 +531,7 @@ def test_a_key_a_model_or_a_region_that_is_wrong_is_one_sentence(script: Any, mo
         probe(model({"base_url": key}))
 
 
+@needs_botocore
 def test_a_key_that_may_not_look_models_up_is_no_wrong_key(script: Any):
     """A key that may only invoke models can't ask the control plane for them."""
     said = "User: arn:aws:iam::1:user/x is not authorized to perform: bedrock:GetFoundationModel"
@@ -531,6 +541,7 @@ def test_a_key_that_may_not_look_models_up_is_no_wrong_key(script: Any):
     assert probe(model({"base_url": "http://127.0.0.1:9", "model": provisioned})).warning is None
 
 
+@needs_botocore
 def test_an_inference_profile_is_looked_up_where_the_models_do_not_have_it(script: Any):
     seen = []
 
