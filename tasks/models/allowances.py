@@ -140,14 +140,15 @@ class Pace:
         with self._lock:
             self._count(-1.0, -tokens)
 
-    def hear(self, said: Sequence[Allowance]) -> None:
-        """Takes what came with the reply to a request that has not left. Who waits keeps the place in
-        line."""
+    def hear(self, said: Sequence[Allowance], tokens: float) -> None:
+        """Takes what came with the reply to a request of so many tokens that has not left. Who waits keeps the
+        place in line."""
         if not said:
             return
+        own = {"requests": 1.0, "tokens": tokens}
         with self._lock:
             for allowance in said:
-                taken = self._taken[allowance.unit] - (allowance.unit == "requests")
+                taken = self._taken[allowance.unit] - own[allowance.unit]
                 self._allowed[allowance.unit] = Allowed(allowance, taken, self._clock())
 
     def _count(self, requests: float, tokens: float) -> None:

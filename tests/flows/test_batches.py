@@ -1,6 +1,7 @@
 """Runs that ask by batches."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from metrics.errors import ConfigError
 from tasks.models.control import controlled
 from tests.flows.conftest import arguments_of, own
 from tests.tasks.models.batch_servers import provider_servers, said
+from tests.tasks.models.test_batch_files import run_batch
 
 PROJECT = Path(__file__).resolve().parents[2]
 
@@ -246,3 +248,36 @@ def test_a_night_waits_for_its_batches_and_says_so(started: Any, suite_night: An
     assert not server.single
     assert "asked 9 (9 by batch), reused 0" in second.document["headline"]
     assert second.document["outcome"] == "pass"
+
+
+def test_a_run_says_the_command_for_its_file_and_the_next_reads_the_results(evaluate: Any, tmp_path: Path):
+    path = config(tmp_path, "openai", "http://127.0.0.1:9/v1", {"files": "jobs"})
+    first = evaluate(path, "--json")
+    assert first.code == 1
+    (command,) = set(re.findall(r"vllm run-batch -i .*--model m(?=`)", json.dumps(first.document)))
+    assert command in first.err
+    assert len(run_batch(command)) == 9
+    second = evaluate(path, "--json")
+    assert second.code == 0, second.err
+    assert second.value("exact_match,none") == 1.0
+    assert second.document["requests"]["batched"] == 9
+    assert len(list((tmp_path / "jobs").iterdir())) == 2
+    assert not list((tmp_path / "store" / "batches").rglob("*.json"))
+
+
+def test_what_a_limit_leaves_out_of_a_batch_is_not_asked_and_the_next_run_goes_on(
+    started: Any, evaluate: Any, tmp_path: Path
+):
+    server, url = started("openai")
+    limited = {"limits": {"max_tokens": 600}, "sample_params": {"max_tokens": 100}}
+    path = config(tmp_path, "openai", url, {"wait": "24h"}, **limited)
+    first = evaluate(path, "--json")
+    assert first.code == 1
+    assert "limits.max_tokens of 600 allows no more in a batch" in json.dumps(first.document)
+    asked = first.document["requests"]["batched"]
+    assert 0 < asked < 9
+    assert not server.single
+    second = evaluate(path, "--json")
+    assert second.document["requests"]["cached"] == asked
+    assert second.document["requests"]["batched"] > 0
+    assert sum(len(job.requests) for job in server.jobs.values()) <= 9
