@@ -141,8 +141,8 @@ class Pace:
             self._count(-1.0, -tokens)
 
     def hear(self, said: Sequence[Allowance], tokens: float) -> None:
-        """Takes what came with the reply to a request of so many tokens that has not left. Who waits keeps the
-        place in line."""
+        """Takes what came with the reply to a request of so many tokens that has not left. Who waits keeps
+        the place in line."""
         if not said:
             return
         own = {"requests": 1.0, "tokens": tokens}

@@ -7,7 +7,7 @@ calls. What the API has no field for is refused before anything is asked.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import orjson
 from pydantic import Field
@@ -22,7 +22,6 @@ from tasks.models.errors import (
     AccessDenied,
     BadRequest,
     MalformedBody,
-    ModelError,
     RequestError,
 )
 from tasks.models.extra import with_extra, with_own
@@ -34,6 +33,11 @@ from tasks.models.providers.native import (
     NativeProvider,
     alternating,
     arguments_object,
+    described,
+    function_call,
+    joined,
+    json_schema,
+    said_parts,
     thoughts_text,
 )
 from tasks.models.providers.openai.generation import ParsedChoice, thought_tokens
@@ -136,12 +140,7 @@ def _thinking(reasoning: ReasoningConfig) -> dict[str, Any]:
 
 
 def _format(model: ModelConfig, wanted: Mapping[str, Any]) -> dict[str, Any]:
-    schema = wanted.get("json_schema")
-    if wanted.get("type") != "json_schema" or not isinstance(schema, Mapping):
-        raise ModelError(
-            f"model {model.name!r}: sample_params.response_format: type anthropic takes {{type: json_schema, "
-            f"json_schema: {{schema: …}}}}, not {wanted.get('type')!r}"
-        )
+    schema = json_schema(model, wanted)
     return {"type": "json_schema", "schema": schema.get("schema", schema)}
 
 
@@ -187,7 +186,13 @@ class Messages(NativeCodec):
             said = reason or _joined(blocks, "text") or "the stop reason is refusal"
             return Answer("refused", error=f"{REFUSED}: {said}", **facts)
         text, thought = _joined(blocks, "text"), _joined(blocks, "thinking")
-        calls = calls_text([_call(block) for block in blocks if block.get("type") == "tool_use"])
+        calls = calls_text(
+            [
+                function_call(block.get("name"), block.get("input"), "a tool_use block")
+                for block in blocks
+                if block.get("type") == "tool_use"
+            ]
+        )
         signed = [block for block in blocks if block.get("type") in SIGNED]
         facts |= {
             "reasoning": thought or None,
@@ -220,36 +225,16 @@ def _usage(part: Mapping[str, Any]) -> dict[str, int | None]:
 
 
 def _joined(blocks: Sequence[Mapping[str, Any]], kind: str) -> str:
-    texts = [block.get(kind) for block in blocks if block.get("type") == kind]
-    if not all(isinstance(text, str) for text in texts):
-        raise MalformedBody(f"a {kind} block of the answer holds no text")
-    return "".join(cast(list[str], texts))
-
-
-def _call(block: Mapping[str, Any]) -> dict[str, Any]:
-    name, given = block.get("name"), block.get("input")
-    if not isinstance(name, str) or not name:
-        raise MalformedBody("a tool_use block of the answer names no tool")
-    return {
-        "name": name,
-        "arguments": given if isinstance(given, str) else orjson.dumps(given or {}).decode(),
-    }
+    return joined(block.get(kind) for block in blocks if block.get("type") == kind)
 
 
 def _blocks(message: Message) -> Iterator[dict[str, Any]]:
-    content = message.get("content")
     if message["role"] == "tool":
-        yield {
-            "type": "tool_result",
-            "tool_use_id": message["tool_call_id"],
-            "content": content_text(content),
-        }
+        said = content_text(message.get("content"))
+        yield {"type": "tool_result", "tool_use_id": message["tool_call_id"], "content": said}
         return
     yield from message.get(THOUGHTS) or ()
-    parts = [{"type": "text", "text": content}] if isinstance(content, str) else content or []
-    for part in parts:
-        if part["type"] != "text" or part["text"]:  # the API takes no empty text
-            yield _block(part)
+    yield from map(_block, said_parts(message))
     for call in message.get("tool_calls") or ():
         function = call["function"]
         given = arguments_object(function["arguments"])
@@ -270,8 +255,7 @@ def _block(part: Mapping[str, Any]) -> dict[str, Any]:
 
 def _tool(function: Mapping[str, Any]) -> dict[str, Any]:
     schema = function.get("parameters") or {"type": "object", "properties": {}}
-    about = {"description": function["description"]} if function.get("description") else {}
-    return {"name": function["name"], **about, "input_schema": schema}
+    return {**described(function), "input_schema": schema}
 
 
 def _mark_prefix(body: dict[str, Any]) -> None:

@@ -6,9 +6,9 @@ Converse has no field for is refused before anything is asked; fields of one mak
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any, ClassVar, Final, cast
+from typing import Any, ClassVar, Final
 from urllib.parse import quote
 
 import orjson
@@ -39,6 +39,11 @@ from tasks.models.providers.native import (
     NativeProvider,
     alternating,
     arguments_object,
+    described,
+    function_call,
+    joined,
+    json_schema,
+    said_parts,
     thoughts_text,
 )
 from tasks.models.providers.openai.generation import ParsedChoice, thought_tokens
@@ -220,12 +225,7 @@ def converse_fields(model: ModelConfig, sampling: SampleParams) -> dict[str, Any
 
 
 def _format(model: ModelConfig, wanted: Mapping[str, Any]) -> dict[str, Any]:
-    schema = wanted.get("json_schema")
-    if wanted.get("type") != "json_schema" or not isinstance(schema, Mapping):
-        raise ModelError(
-            f"model {model.name!r}: sample_params.response_format: type bedrock takes {{type: json_schema, "
-            f"json_schema: {{schema: …}}}}, not {wanted.get('type')!r}"
-        )
+    schema = json_schema(model, wanted)
     about = {name: schema[name] for name in ("name", "description") if "schema" in schema and name in schema}
     text = orjson.dumps(schema.get("schema", schema)).decode()
     return {"type": "json_schema", "structure": {"jsonSchema": {"schema": text, **about}}}
@@ -279,10 +279,10 @@ class Converse(NativeCodec):
         facts: dict[str, Any] = {**_usage(part), "finish_reason": FINISHES.get(stop or "", stop)}
         if stop in BLOCKED:
             return Answer("refused", error=f"{FILTERED}: the answer was stopped ({stop})", **facts)
-        text = _joined(block["text"] for block in blocks if "text" in block)
+        text = joined(block["text"] for block in blocks if "text" in block)
         signed = [block for block in blocks if "reasoningContent" in block]
         said = [block["reasoningContent"].get("reasoningText") for block in signed]
-        thought = _joined(one.get("text") for one in said if isinstance(one, Mapping))
+        thought = joined(one.get("text") for one in said if isinstance(one, Mapping))
         calls = calls_text([_call(block["toolUse"]) for block in blocks if "toolUse" in block])
         facts |= {
             "reasoning": thought or None,
@@ -309,13 +309,6 @@ def _message_blocks(part: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return blocks
 
 
-def _joined(texts: Iterable[Any]) -> str:
-    found = list(texts)
-    if not all(isinstance(text, str) for text in found):
-        raise MalformedBody("a block of the answer holds no text")
-    return "".join(cast(list[str], found))
-
-
 def _usage(part: Mapping[str, Any]) -> dict[str, int | None]:
     """Token counts. Makers differ in whether cached tokens are in ``inputTokens``; they are in the total."""
     usage = part.get("usage")
@@ -333,26 +326,17 @@ def _usage(part: Mapping[str, Any]) -> dict[str, int | None]:
 
 
 def _call(use: Any) -> dict[str, Any]:
-    if not isinstance(use, Mapping) or not isinstance(use.get("name"), str) or not use["name"]:
-        raise MalformedBody("a toolUse of the answer names no tool")
-    given = use.get("input")
-    return {
-        "name": use["name"],
-        "arguments": given if isinstance(given, str) else orjson.dumps(given or {}).decode(),
-    }
+    found = use if isinstance(use, Mapping) else {}
+    return function_call(found.get("name"), found.get("input"), "a toolUse")
 
 
 def _blocks(message: Message) -> Iterator[dict[str, Any]]:
-    content = message.get("content")
     if message["role"] == "tool":
-        said = [{"text": content_text(content)}]
+        said = [{"text": content_text(message.get("content"))}]
         yield {"toolResult": {"toolUseId": message["tool_call_id"], "content": said}}
         return
     yield from message.get(THOUGHTS) or ()
-    parts = [{"type": "text", "text": content}] if isinstance(content, str) else content or []
-    for part in parts:
-        if part["type"] != "text" or part["text"]:  # the API takes no empty text
-            yield _block(part)
+    yield from map(_block, said_parts(message))
     for call in message.get("tool_calls") or ():
         function = call["function"]
         given = arguments_object(function["arguments"])
@@ -374,8 +358,7 @@ def _block(part: Mapping[str, Any]) -> dict[str, Any]:
 
 def _tool(function: Mapping[str, Any]) -> dict[str, Any]:
     schema = function.get("parameters") or {"type": "object", "properties": {}}
-    about = {"description": function["description"]} if function.get("description") else {}
-    return {"name": function["name"], **about, "inputSchema": {"json": schema}}
+    return {**described(function), "inputSchema": {"json": schema}}
 
 
 _no_such_model = re.compile(r"model identifier is invalid|on-demand throughput isn.t supported")

@@ -9,7 +9,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-import orjson
 from pydantic import Field
 
 from tasks.messages.calls import calls_text
@@ -23,7 +22,6 @@ from tasks.models.errors import (
     BadRequest,
     EmptyAnswer,
     MalformedBody,
-    ModelError,
     RateLimited,
     RequestError,
 )
@@ -36,6 +34,10 @@ from tasks.models.providers.native import (
     NativeProvider,
     alternating,
     arguments_object,
+    described,
+    function_call,
+    json_schema,
+    said_parts,
     thoughts_text,
 )
 from tasks.models.providers.provider import ServedModel
@@ -143,14 +145,9 @@ def _thinking(reasoning: ReasoningConfig, effort: str | None) -> dict[str, Any]:
 
 def _format(model: ModelConfig, wanted: Mapping[str, Any]) -> dict[str, Any]:
     json_type = {"responseMimeType": "application/json"}
-    schema = wanted.get("json_schema")
     if wanted.get("type") == "json_object":
         return json_type
-    if wanted.get("type") != "json_schema" or not isinstance(schema, Mapping):
-        raise ModelError(
-            f"model {model.name!r}: sample_params.response_format: type gemini takes {{type: json_object}} "
-            f"or {{type: json_schema, json_schema: {{schema: …}}}}, not {wanted.get('type')!r}"
-        )
+    schema = json_schema(model, wanted, "{type: json_object} or ")
     return {**json_type, "responseJsonSchema": schema.get("schema", schema)}
 
 
@@ -241,9 +238,8 @@ def _usage(part: Mapping[str, Any]) -> dict[str, int | None]:
 
 
 def _call(call: Any) -> dict[str, Any]:
-    if not isinstance(call, Mapping) or not isinstance(call.get("name"), str) or not call["name"]:
-        raise MalformedBody("a functionCall of the answer names no function")
-    return {"name": call["name"], "arguments": orjson.dumps(call.get("args") or {}).decode()}
+    found = call if isinstance(call, Mapping) else {}
+    return function_call(found.get("name"), found.get("args"), "a functionCall")
 
 
 def _contents(messages: Sequence[Message]) -> list[dict[str, Any]]:
@@ -252,17 +248,14 @@ def _contents(messages: Sequence[Message]) -> list[dict[str, Any]]:
 
 
 def _said(message: Message, names: Mapping[str, str]) -> Iterator[dict[str, Any]]:
-    content = message.get("content")
     if message["role"] == "tool":
         name = names.get(message["tool_call_id"])
         if name is None:
             raise BadRequest(f"the result of the call {message['tool_call_id']!r} follows no such call")
-        yield {"functionResponse": {"name": name, "response": {"result": content_text(content)}}}
+        said = content_text(message.get("content"))
+        yield {"functionResponse": {"name": name, "response": {"result": said}}}
         return
-    parts = [{"type": "text", "text": content}] if isinstance(content, str) else content or []
-    for part in parts:
-        if part["type"] != "text" or part["text"]:
-            yield _part(part)
+    yield from map(_part, said_parts(message))
     calls = message.get("tool_calls") or ()
     for call, signature in zip(calls, message.get(THOUGHTS) or [UNSIGNED] * len(calls), strict=True):
         given = arguments_object(call["function"]["arguments"])
@@ -286,9 +279,8 @@ def _part(part: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _tool(function: Mapping[str, Any]) -> dict[str, Any]:
-    about = {"description": function["description"]} if function.get("description") else {}
     schema = {"parametersJsonSchema": function["parameters"]} if function.get("parameters") else {}
-    return {"name": function["name"], **about, **schema}
+    return {**described(function), **schema}
 
 
 _delay = re.compile(r'"retryDelay":\s*"([0-9.]+)s"')

@@ -16,8 +16,8 @@ from pydantic import Field
 from tasks.messages.calls import call_arguments
 from tasks.messages.chat import SYSTEM_ROLES, Message, chat_body, content_text
 from tasks.messages.media import ReadMedia, media_size, refuse_media, sent_messages
-from tasks.models.config import SampleParams
-from tasks.models.errors import ModelError, NotServed
+from tasks.models.config import ModelConfig, SampleParams
+from tasks.models.errors import MalformedBody, ModelError, NotServed
 from tasks.models.http import ModelListing
 from tasks.models.providers.openai.fields import FittingTransport, refused_by
 from tasks.models.providers.provider import PROBE_SECONDS, AddressedConfig, AskedProvider, ServedModel
@@ -144,6 +144,50 @@ def alternating(
 def thoughts_text(thoughts: Sequence[Any]) -> str | None:
     """Signed thoughts as the JSON text that is kept; None where there are none."""
     return orjson.dumps(list(thoughts)).decode() if thoughts else None
+
+
+def said_parts(message: Message) -> list[Mapping[str, Any]]:
+    """The parts of what a message says, without empty texts, which these APIs do not take."""
+    content = message.get("content")
+    parts = [{"type": "text", "text": content}] if isinstance(content, str) else content or []
+    return [part for part in parts if part["type"] != "text" or part["text"]]
+
+
+def function_call(name: Any, given: Any, where: str) -> dict[str, Any]:
+    """A call as our answers have it, with its arguments as text. Raises MalformedBody, which says ``where``
+    it stands, for one that names no function."""
+    if not isinstance(name, str) or not name:
+        raise MalformedBody(f"{where} of the answer names no function")
+    return {
+        "name": name,
+        "arguments": given if isinstance(given, str) else orjson.dumps(given or {}).decode(),
+    }
+
+
+def joined(texts: Iterable[Any]) -> str:
+    """Texts of blocks as one; raises MalformedBody where one is none."""
+    found = list(texts)
+    if not all(isinstance(text, str) for text in found):
+        raise MalformedBody("a block of the answer holds no text")
+    return "".join(found)
+
+
+def json_schema(model: ModelConfig, wanted: Mapping[str, Any], others: str = "") -> Mapping[str, Any]:
+    """The ``json_schema`` of a ``response_format``; raises ModelError for another format. ``others`` are
+    those that an API takes beside it."""
+    schema = wanted.get("json_schema")
+    if wanted.get("type") != "json_schema" or not isinstance(schema, Mapping):
+        raise ModelError(
+            f"model {model.name!r}: sample_params.response_format: type {model.type} takes {others}"
+            f"{{type: json_schema, json_schema: {{schema: …}}}}, not {wanted.get('type')!r}"
+        )
+    return schema
+
+
+def described(function: Mapping[str, Any]) -> dict[str, Any]:
+    """A function's name, and its description where it has one."""
+    about = {"description": function["description"]} if function.get("description") else {}
+    return {"name": function["name"], **about}
 
 
 NO_OBJECT: Final = "INVALID_JSON"
