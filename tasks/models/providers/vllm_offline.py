@@ -58,7 +58,9 @@ LOOK_SECONDS: Final = 0.1
 class VllmConfig(Frozen):
     """vLLM in this process."""
 
-    model: str = Field(description="folder of weights, or a hub's NAME@REVISION")
+    model: str | None = Field(
+        None, description="folder of weights, or a hub's NAME@REVISION; default: the entry's own name"
+    )
     api: Literal["chat", "completions"] = Field(
         "chat", description="chat: LLM.chat, by the model's template; completions: LLM.generate"
     )
@@ -92,7 +94,7 @@ class VllmOffline(OpenAI):
     def facts(self) -> dict[str, Any]:
         """The weights, vLLM's version and what it is loaded with."""
         config, named = self._options, self.model.identity
-        weights = {"identity": named} if named else weights_identity(config.model, self.base_dir)
+        weights = {"identity": named} if named else weights_identity(self.model.served_name, self.base_dir)
         return {"api": config.api, **weights, "vllm": _version(), "engine": config.engine}
 
     @property
@@ -145,7 +147,7 @@ class VllmOffline(OpenAI):
 
     def _arguments(self) -> dict[str, Any]:
         """Those of ``vllm.LLM``."""
-        path = self._options.model
+        path = self.model.served_name
         place = local_path(path, self.base_dir)
         if place is not None:
             return {"model": str(place), **self._options.engine}
