@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from tasks.models.batches.form import BatchForm, JobStatus, Row, SentFile, Sought
 from tasks.models.batches.openai import openai_line, openai_row
-from tasks.models.errors import ModelError, NotServed
+from tasks.models.errors import MalformedBody, ModelError, NotServed
 from tasks.models.records import Call
 
 if TYPE_CHECKING:
@@ -62,10 +62,17 @@ class FileBatches(BatchForm):
         return JobStatus("ended" if count >= _lines(asked) else "running", count)
 
     async def rows(self, _http: "HttpTransport", id: str, _status: JobStatus) -> AsyncIterator[Row]:
-        """Of the file of results."""
-        with self._results(id).open("rb") as file:
-            for line in filter(bytes.strip, file):
-                yield openai_row(line)
+        """Of the file of results; raises ModelError, which names the line, for one that is none."""
+        place = self._results(id)
+        with place.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                try:
+                    row = openai_row(line)
+                except MalformedBody as error:
+                    raise ModelError(
+                        f"{place}: line {number}: {error}; remove the file, and run the command again"
+                    ) from error
+                yield row
 
     async def cancel(self, _http: "HttpTransport", id: str) -> None:
         """Nothing: who began the command ends it."""

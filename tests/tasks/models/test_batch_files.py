@@ -168,6 +168,19 @@ def test_a_file_that_is_gone_is_written_again(bench: Any, tmp_path: Path):
     assert len(run_batch(told(found))) == 5
 
 
+def test_a_line_that_is_no_row_is_named(bench: Any, tmp_path: Path):
+    asked = model(tmp_path / "jobs")
+    command = told(send_jobs(asked, rows(3), bench.answers, bench.options()))
+    run_batch(command, lines=2)
+    results = Path(shlex.split(command)[5])
+    results.write_bytes(results.read_bytes() + b"Killed\n")
+    with pytest.raises(ModelError, match=r"results\.jsonl: line 3: .* is not JSON .*; remove the file"):
+        send_jobs(asked, rows(3), bench.answers, bench.options())
+    run_batch(command)
+    found = send_jobs(asked, rows(3), bench.answers, bench.options())
+    assert taken(bench, asked, 3, found).tally.batched == 3
+
+
 def test_limits_bound_a_file_too(bench: Any, tmp_path: Path):
     limited = {"limits": RunLimits(max_tokens=600), "sampling": {"max_tokens": 100}, "account": "files"}
     found = send_jobs(model(tmp_path / "jobs"), rows(10), bench.answers, bench.options(**limited))
