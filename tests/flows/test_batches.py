@@ -254,7 +254,7 @@ def test_a_run_says_the_command_for_its_file_and_the_next_reads_the_results(eval
     path = config(tmp_path, "openai", "http://127.0.0.1:9/v1", {"files": "jobs"})
     first = evaluate(path, "--json")
     assert first.code == 1
-    (command,) = set(re.findall(r"vllm run-batch -i .*--model m(?=`)", json.dumps(first.document)))
+    (command,) = set(re.findall(r"vllm run-batch -i .*?--model m(?=`)", json.dumps(first.document)))
     assert len(run_batch(command)) == 9
     second = evaluate(path, "--json")
     assert second.code == 0, second.err
