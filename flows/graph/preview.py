@@ -144,7 +144,7 @@ def _tokens(sizes: Sequence[int], requests: int) -> float:
 
 def bound_of(setup: InferSetup) -> int | None:
     """Tokens of an answer at most; None where nothing bounds them."""
-    return setup.sampling.max_completion_tokens or setup.sampling.max_tokens
+    return setup.provider.longest_answer(setup.sampling)
 
 
 def _items(plan: Plan) -> Iterator[Item]:

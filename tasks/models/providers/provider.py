@@ -163,6 +163,10 @@ class Provider(ABC, Generic[C]):
         """Of what encodes requests of a kind: from 2 on it is in their keys."""
         return 1
 
+    def longest_answer(self, sampling: SampleParams) -> int | None:
+        """Tokens that an answer has at most; None where nothing says it."""
+        return sampling.max_tokens or sampling.max_completion_tokens
+
     @property
     def takes_chats(self) -> bool:
         """Whether it is asked by messages; else by one text, which holds neither tools nor turns."""
@@ -250,10 +254,6 @@ class AskedProvider(Provider[C]):
     def batch_form(self) -> "BatchForm | None":
         """The interface that its batches go by, as its config says it."""
         return self.batches
-
-    def longest_answer(self, sampling: SampleParams) -> int | None:
-        """Tokens that an answer has at most; None where nothing says it."""
-        return sampling.max_tokens or sampling.max_completion_tokens
 
     async def adapted(self, codec: Codec, _transport: Transport, _served: ServedModel[Any]) -> Codec:
         """The codec as this endpoint takes it, which may be asked what it can do; raises ModelError."""

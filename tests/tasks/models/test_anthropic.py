@@ -74,6 +74,12 @@ def test_a_text_goes_as_one_turn_with_a_limit():
     }
 
 
+@pytest.mark.parametrize("params", [{}, {"max_tokens": 9}, {"max_completion_tokens": 7}])
+def test_the_longest_answer_that_is_reckoned_with_is_the_limit_that_is_sent(params: dict[str, int]):
+    reckoned = provider_of(model()).longest_answer(SampleParams.model_validate(params))
+    assert reckoned == body("q", params=params)["max_tokens"]
+
+
 def test_a_chat_becomes_a_system_prompt_and_turns_of_blocks():
     asked = body({"messages": SAID, "tools": TOOLS})
     assert asked["system"] == [{"type": "text", "text": "be brief"}]
