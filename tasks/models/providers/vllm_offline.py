@@ -177,11 +177,17 @@ def _key(arguments: Mapping[str, Any]) -> bytes:
 
 @dataclass
 class Waiter:
-    """A call that waits for its reply, on an event loop."""
+    """A call that waits for its reply, on an event loop; ``api`` is how its model entry asks."""
 
     call: Call
+    api: Literal["chat", "completions"]
     loop: asyncio.AbstractEventLoop
     reply: "asyncio.Future[Mapping[str, Any]]"
+
+    @property
+    def way(self) -> tuple[str, bytes]:
+        """What is the same for all calls of one list."""
+        return self.api, canonical_json(self.call.body.get("chat_template_kwargs"))
 
     def give(self, outcome: Mapping[str, Any] | RequestError) -> None:
         """Ends the wait, from any thread; one that was given up hears nothing."""
@@ -266,7 +272,7 @@ class OfflineTransport:
         """See ``Transport.send``."""
         start = time.perf_counter()
         loop = asyncio.get_running_loop()
-        waiter = Waiter(call, loop, loop.create_future())
+        waiter = Waiter(call, self._api, loop, loop.create_future())
         with _state:
             self._model.waiting.append(waiter)
             if not self._model.busy:
@@ -282,19 +288,20 @@ class OfflineTransport:
         """The model stays."""
 
     def _work(self) -> None:
-        """Asks for all that waits, until nothing does."""
+        """Asks for all that waits, until nothing does; entries of the same weights each in their own way."""
         while True:
             with _state:
                 waiting = [one for one in self._model.waiting if not one.reply.done()]
-                self._model.waiting.clear()
-                if not waiting:
+                together = [one for one in waiting if one.way == waiting[0].way]
+                self._model.waiting[:] = [one for one in waiting if one.way != waiting[0].way]
+                if not together:
                     self._model.busy = False
                     return
-            self._answer(waiting)
+            self._answer(together)
 
     def _answer(self, waiting: Sequence[Waiter]) -> None:
         try:
-            bodies = ask(self._model.llm, self._api, [one.call.body for one in waiting])
+            bodies = ask(self._model.llm, waiting[0].api, [one.call.body for one in waiting])
         except Exception as error:
             if len(waiting) > 1 and isinstance(error, ValueError | RequestError):
                 for one in waiting:  # one of them spoils the list
@@ -319,7 +326,7 @@ def _fault(error: Exception) -> RequestError:
 
 
 def ask(llm: Any, api: str, bodies: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Replies to requests in OpenAI's form, by one call of vLLM."""
+    """Replies to requests in OpenAI's form and of one way, by one call of vLLM."""
     defaults = llm.get_default_sampling_params()
     params = [sampling_params(body, defaults) for body in bodies]
     if api == "completions":

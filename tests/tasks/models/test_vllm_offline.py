@@ -4,6 +4,7 @@
 import json
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -304,6 +305,54 @@ def test_another_model_waits_until_nobody_asks_the_first(
     first.join(60)
     second.join(60)
     assert [path for path, _, _ in vllm.LOADED] == [str(weights), str(other)]
+
+
+def test_entries_of_the_same_weights_are_each_asked_in_their_own_way(
+    vllm: ModuleType, weights: Path, bench: Any, batch_of: Any
+):
+    reached, go_on = threading.Event(), threading.Event()
+
+    def script(text: str, params: Any, index: int) -> tuple[str, str]:
+        reached.set()
+        assert go_on.wait(60)
+        return "yes", "stop"
+
+    scripted(vllm, script)
+    ways: dict[str, dict[str, Any]] = {
+        "first": {},
+        "thinks": {"reasoning": {"template_kwargs": {"enable_thinking": True}}},
+        "does not": {"reasoning": {"template_kwargs": {"enable_thinking": False}}},
+        "text": {"config": {"api": "completions"}},
+    }
+    asking = {
+        text: threading.Thread(
+            target=lambda text=text, way=way: bench.ask(
+                model(weights, **way), batch_of([{"prompts": [text]}])
+            )
+        )
+        for text, way in ways.items()
+    }
+    asking["first"].start()
+    assert reached.wait(60)
+    for text in ("thinks", "does not", "text"):
+        asking[text].start()
+    loaded = vllm_offline._loaded
+    assert loaded is not None
+    for _ in range(600):
+        if len(loaded.waiting) == 3:
+            break
+        time.sleep(0.1)
+    go_on.set()
+    for thread in asking.values():
+        thread.join(60)
+    told = {text: kwargs for texts, _, kwargs in asked(vllm) for text in texts}
+    assert told == {
+        "first": {},
+        "thinks": {"enable_thinking": True},
+        "does not": {"enable_thinking": False},
+        "text": {},
+    }
+    assert len(vllm.LOADED) == 1
 
 
 def test_weights_that_cannot_be_loaded_are_one_sentence(
