@@ -46,8 +46,11 @@ def until(found: Callable[[], Any], what: str, patience: float = PATIENCE) -> An
 
 
 def descendants(pid: int) -> list[int]:
-    """The processes that a process started, and theirs."""
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    """The processes that a process started, and theirs; none of one that has just ended."""
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except (FileNotFoundError, ProcessLookupError):
+        return []
     return [found for child in map(int, children) for found in (*descendants(child), child)]
 
 
