@@ -23,7 +23,7 @@ from metrics.types import Floats, Ints
 
 STAKED = 0.2
 """Share of a level that the sequence takes; the last look, at all items, has the rest. With more of it runs
-end sooner, and the last look loses power: at .2 never more than four points (``tests/metrics``)."""
+end sooner, and the last look loses power: at .2 never more than five points (``tests/metrics``)."""
 _BOLDEST = 0.99  # part of all that may be lost that is staked; all of it could not come back from one loss
 _STEP = 1.6
 _SHY = 2 * math.log(200)

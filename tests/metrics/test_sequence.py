@@ -1,7 +1,7 @@
 """Confidence sequences of paired differences: wrong no more often than they say, whenever one looks."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from itertools import permutations, product
 
@@ -12,7 +12,7 @@ from metrics.aggregation import build_aggregation
 from metrics.config import StatisticsConfig
 from metrics.errors import MetricError
 from metrics.statistics.comparison import Comparison, ItemColumn, compare_items
-from metrics.statistics.gate import decide
+from metrics.statistics.gate import adjust, decide, p_regression
 from metrics.statistics.sequence import (
     STAKED,
     PairedUnits,
@@ -262,19 +262,63 @@ def test_wrong_passes_of_ten_thousand_histories(name: str, alpha: float) -> None
     check_levels(SETTINGS[name], alpha, 10_000)
 
 
+def look_at_all(found: Sequence[Comparison], alpha: float, correction: str) -> list[str]:
+    """The verdicts on all items of pairs whose p-values are corrected over each other."""
+    beyond = adjust([p_regression(one, MARGIN) for one in found], correction)
+    different = adjust([one.p_value for one in found], correction)
+    ps = zip(beyond.tolist(), different.tolist(), strict=True)
+    return [decide(one, MARGIN, alpha, p).verdict for one, p in zip(found, ps, strict=True)]
+
+
+PAIRS = 3
+"""Pairs of a gate that is corrected."""
+Gate = tuple[float, str]
+"""Its alpha and its correction; "none": each pair is a gate of its own."""
+GATES: list[Gate] = [(alpha, correction) for alpha in (0.05, 0.01) for correction in ("none", "holm", "bh")]
+
+
+def pairs_lost(runs: Sequence[Run], wanted: Collection[str]) -> dict[Gate, float]:
+    """Share of the pairs that each gate finds only where it does not stop, less that which it finds only
+    where it stops: both see the same items."""
+    found, lost = [compared(run, 0.05) for run in runs], {}
+    for alpha, correction in GATES:
+        early = [by_sequence(run, alpha, 1 if correction == "none" else len(runs)) for run in runs]
+        late = look_at_all(found, left_for_the_last(alpha), correction)
+        stopped = sum((one or other) in wanted for one, other in zip(early, late, strict=True))
+        full = sum(verdict in wanted for verdict in look_at_all(found, alpha, correction))
+        lost[alpha, correction] = (full - stopped) / len(runs)
+    return lost
+
+
+def power_lost(setting: Setting, loss: float, nights: int) -> dict[Gate, tuple[float, float]]:
+    """The power that stopping costs each gate, of passes where the loss is below the margin, of regressions
+    beyond it; and its Monte Carlo error, over nights of three pairs."""
+    draw, correlation = setting
+    rng, wanted = np.random.default_rng(43), ("regression",) if loss > MARGIN else ("pass", "worse")
+    lost = [
+        pairs_lost([draw(rng, correlation, loss, N) for _ in range(PAIRS)], wanted) for _ in range(nights)
+    ]
+    of_gate = {gate: np.array([night[gate] for night in lost]) for gate in GATES}
+    return {
+        gate: (float(own.mean()), float(own.std(ddof=1)) / math.sqrt(nights)) for gate, own in of_gate.items()
+    }
+
+
+@pytest.mark.parametrize("name", [name for name in SETTINGS if not name.endswith("0.5")])
+def test_stopping_costs_little_power_in_a_few_histories(name: str) -> None:
+    """As many as show a last look that is left with too little; the slow test holds the promise itself."""
+    for points, error in power_lost(SETTINGS[name], 0.0, 40).values():
+        assert points <= 0.05 + 3 * error
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("alpha", [0.05, 0.01])
 @pytest.mark.parametrize("loss", [0.0, 0.02, 0.1])
-@pytest.mark.parametrize("name", [name for name in SETTINGS if name.endswith("0.5")])
-def test_stopping_costs_little_power(name: str, loss: float, alpha: float) -> None:
-    """At most five points, of passes where the loss is below the margin, of regressions beyond it."""
-    draw, correlation = SETTINGS[name]
-    rng, histories = np.random.default_rng(40), 2000
-    runs = [draw(rng, correlation, loss, N) for _ in range(histories)]
-    wanted = ("regression",) if loss > MARGIN else ("pass", "worse")
-    full = np.array([last_look(run, alpha) in wanted for run in runs])
-    stopped = np.array([with_stop(run, alpha)[0] in wanted for run in runs])
-    assert full.mean() - stopped.mean() <= 0.05
+@pytest.mark.parametrize("name", SETTINGS)
+def test_stopping_costs_at_most_five_points_of_power(name: str, loss: float) -> None:
+    """Of one pair and of three, although the full run's correction may be a milder one than Bonferroni's."""
+    lost = power_lost(SETTINGS[name], loss, 1000)
+    assert max(error for _, error in lost.values()) < 0.007
+    assert max(points for points, _ in lost.values()) <= 0.05, lost
 
 
 def share_asked(draw: Drawn, correlation: float, loss: float, whole: bool, histories: int) -> float:
