@@ -16,8 +16,7 @@ import numpy as np
 
 from metrics.errors import ConfigError
 from metrics.statistics.comparison import Comparison
-from metrics.statistics.intervals import normal_quantile, student_quantile
-from metrics.statistics.power import POWER, smoothed, units_needed
+from metrics.statistics.power import POWER, reaches, smoothed, units_needed
 from metrics.types import Floats
 
 Verdict = Literal["regression", "inconclusive", "worse", "pass"]
@@ -145,7 +144,7 @@ class PairSpread:
         """The margin that a comparison of so many items decides; NaN where none could be."""
         if items < units_needed(alpha):
             return math.nan
-        within, beyond = _reaches(items, alpha, power)
+        within, beyond = reaches(items - 1.0, alpha, power)
         varied = self._smoothed(items, samples)
         seen = beyond * math.sqrt(varied / items)
         margin = within * math.sqrt(varied / items) + seen
@@ -164,7 +163,7 @@ class PairSpread:
         if items < units_needed(alpha):
             return math.nan
         grows = self.width if samples == 1 and math.isfinite(self.width) else 0.0
-        squared = sum(_reaches(items, alpha, power)) ** 2 / items
+        squared = sum(reaches(items - 1.0, alpha, power)) ** 2 / items
         varied = self._smoothed(items, samples) + grows * margin
         return margin + (squared * grows + math.sqrt((squared * grows) ** 2 + 4 * squared * varied)) / 2
 
@@ -193,8 +192,3 @@ class PairSpread:
             else:
                 low = middle
         return high
-
-
-def _reaches(items: int, alpha: float, power: float) -> tuple[float, float]:
-    """Standard errors from the loss that is tested to where it is found, and from there to what is."""
-    return student_quantile(1 - alpha, items - 1.0), normal_quantile(2 * power - 1)

@@ -109,11 +109,17 @@ def shift_mde(stderr: float, degrees: float, ties: float, size: float, alpha: fl
     """
     if not degrees >= 1 or not math.isfinite(stderr) or stderr <= 0:
         return math.nan
-    reach = student_quantile(1 - alpha, degrees) + student_quantile(2 * POWER - 1, degrees)
-    reach *= 1 + 1 / degrees  # a spread that few units say is more often too small than too large
-    squared = (reach * stderr) ** 2
+    squared = (sum(reaches(degrees, alpha)) * stderr) ** 2
     growth = ties / size if size > 0 else 0.0
     return (squared * growth + math.sqrt((squared * growth) ** 2 + 4 * squared)) / 2
+
+
+def reaches(degrees: float, alpha: float, power: float = POWER) -> tuple[float, float]:
+    """Standard errors from the loss that is tested to where it is found, and from there to what is found with
+    that chance."""
+    widened = 1 + 1 / degrees  # a spread that few units say is more often too small than too large
+    within, beyond = student_quantile(1 - alpha, degrees), student_quantile(2 * power - 1, degrees)
+    return widened * within, widened * beyond
 
 
 def foreseen_mde(

@@ -12,6 +12,7 @@ from metrics.config import StatisticsConfig
 from metrics.statistics.comparison import compare_items
 from metrics.statistics.differences import ItemColumn
 from metrics.statistics.gate import PairSpread, Verdict, decide
+from metrics.statistics.power import shift_mde
 
 SHARE = replace(build_aggregation("mean"), bounds=(0.0, 1.0))
 
@@ -44,6 +45,13 @@ def test_the_margin_that_is_planned_is_one_that_runs_without_a_difference_pass(n
     planned = PairSpread(0.0, 0.0, 1.0).margin(n, 1, 0.05)
     assert decide(made, planned, 0.05).verdict == "pass"
     assert decide(made, 0.5 * planned, 0.05).verdict == "inconclusive"
+
+
+@pytest.mark.parametrize("items", [10, 47, 400])
+def test_the_margin_of_a_plan_is_the_loss_that_a_comparison_of_as_many_items_finds(items: int) -> None:
+    """Few items know their spread less well, and a plan of few allows for that as a comparison does."""
+    planned = PairSpread(0.03, 0.0).margin(items, 16, 0.05)
+    assert planned == pytest.approx(shift_mde(math.sqrt(0.03 / items), items - 1, 0.0, 1.0, 0.05))
 
 
 def test_items_that_never_differed_may_yet() -> None:
