@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from metrics.errors import ConfigError, MetricError, described, nearest
+from metrics.ragged import segment_sum
 from metrics.registry import AGGREGATIONS, NamedFunction, parameters
 from metrics.types import NUMBER_TYPES, Floats, Kind, Resolve, Scores, Values
 
@@ -148,8 +149,26 @@ class Aggregation:
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             return np.asarray(self.compute(totals, n), dtype=np.float64)
 
+    def condensed(self, table: Floats) -> "tuple[Aggregation, Floats]":
+        """The aggregation of the fewer sums that decide the value, and these of each row of a table (n, k);
+        itself and the table where no fewer do."""
+        if self.inner is None:
+            return self, table
+        matrix, inner = self.inner
+        rows, columns = np.nonzero(table != 0)  # of the pairs of labels that occur a row has one, or a few
+        sums = table[rows, columns][:, None] * matrix[columns]
+        return inner, segment_sum(sums, np.searchsorted(rows, np.arange(len(table) + 1)))
+
+    def fewest(self) -> "tuple[Aggregation, Floats]":
+        """The aggregation of the fewest sums that decide the value, and what each statistic adds to these
+        (k, j)."""
+        return (self, np.eye(self.k)) if self.inner is None else (self.inner[1], self.inner[0])
+
     def gradient(self, total: Floats, n: float) -> Floats:
         """Derivative of the value by the total (k,), by central differences."""
+        if self.inner is not None:
+            matrix, inner = self.inner
+            return np.asarray(matrix @ inner.gradient(total @ matrix, n))
         step = np.diag(1e-6 * np.maximum(np.abs(total), 1.0))
         high, low = self.of_totals(total + step, n), self.of_totals(total - step, n)
         return np.asarray((high - low) / (2 * np.diag(step)), dtype=np.float64)

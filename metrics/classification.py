@@ -208,8 +208,7 @@ def pair_table(
         gold = label_counts(total, counted_pairs)[1]
         return float(gold[gold > 0].min(initial=math.inf))
 
-    # What a pair adds to the right, the gold and the predicted items of each label.
-    matrix = np.concatenate(label_counts(np.eye(table.shape[1]), counted_pairs)).T
+    matrix = _label_matrix(counted_pairs)
     sums = Aggregation(
         name,
         k=table.shape[1],
@@ -219,6 +218,22 @@ def pair_table(
         inner=(matrix, Aggregation(name, k=matrix.shape[1], compute=of_counts, bounds=(lowest, 1.0))),
     )
     return sums, table
+
+
+def _label_matrix(pairs: Sequence[Pair]) -> Floats:
+    """What each pair adds to the right, the gold and the predicted items of each label (P, 3 labels)."""
+    numbers = _label_numbers(pairs)
+    matrix = np.zeros((max(len(pairs), 1), 3, max(len(numbers), 1)))
+    for row, (own, given) in enumerate(pairs):
+        matrix[row, 0, numbers[own]] = own == given
+        matrix[row, 1, numbers[own]] = 1.0
+        matrix[row, 2, numbers[given]] = 1.0
+    return matrix.reshape(len(matrix), -1)
+
+
+def _label_numbers(pairs: Sequence[Pair]) -> dict[Hashable, int]:
+    labels = dict.fromkeys(label for pair in pairs for label in pair)
+    return {label: number for number, label in enumerate(labels)}
 
 
 def _unseen(pairs: Sequence[Pair]) -> list[Pair]:
@@ -256,10 +271,9 @@ def _weighted_pairs(value: Any) -> list[tuple[Any, Any, float]]:
 def label_counts(total: Total, pairs: Sequence[Pair]) -> tuple[Floats, Floats, Floats]:
     """Items of each label that are right, that have it, and that got it (labels, ...), from counts of pairs
     (..., P)."""
-    labels = dict.fromkeys(label for pair in pairs for label in pair)
-    numbers = {label: number for number, label in enumerate(labels)}
+    numbers = _label_numbers(pairs)
     by_pair = np.ascontiguousarray(np.moveaxis(total, -1, 0))
-    right, gold, predicted = np.zeros((3, max(len(labels), 1), *by_pair.shape[1:]))
+    right, gold, predicted = np.zeros((3, max(len(numbers), 1), *by_pair.shape[1:]))
     for (own, given), count in zip(pairs, by_pair, strict=False):  # without pairs there is one empty column
         gold[numbers[own]] += count
         predicted[numbers[given]] += count

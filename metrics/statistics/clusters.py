@@ -51,6 +51,14 @@ def effective(ways: Ints) -> float:
     return min(effective_units(sizes(column)) for column in ways.reshape(len(ways), -1).T)
 
 
+def cluster_sums(table: Floats, groups: Ints) -> Floats:
+    """The rows of a table (n, k) added up within clusters (n,) of one field, in their order (G, k)."""
+    count, width = int(groups.max()) + 1, table.shape[1]
+    rows, columns = np.nonzero(table != 0)  # of cells of a confusion matrix nearly all are 0
+    cells = np.bincount(groups[rows] * width + columns, table[rows, columns], count * width)
+    return np.asarray(cells, dtype=np.float64).reshape(count, width)
+
+
 def few_clusters(ways: Ints | None) -> str | None:
     """A doubt where there are few clusters, or a few that hold most of the items."""
     if ways is None or min(counts(ways)) < 2:

@@ -5,6 +5,7 @@ and what such a way is given and gives.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,8 +16,10 @@ from metrics.statistics.clusters import (
     ROUNDING,
     Crossed,
     between_clusters,
+    cluster_sums,
     counts,
     few_clusters,
+    sizes,
 )
 from metrics.statistics.intervals import (
     Bounded,
@@ -90,10 +93,8 @@ class Sampled:
         if groups is None or groups.ndim == 2:
             crossed = groups is not None
             return cls(aggregation, table, np.ones(len(table)), value, options, crossed, samples, groups)
-        count = int(groups.max()) + 1
-        sums = np.column_stack([np.bincount(groups, weights=column, minlength=count) for column in table.T])
-        sizes: Floats = np.bincount(groups, minlength=count).astype(np.float64)
-        return cls(aggregation, np.asarray(sums, dtype=np.float64), sizes, value, options, True, samples)
+        sums = cluster_sums(table, groups)
+        return cls(aggregation, sums, sizes(groups), value, options, True, samples)
 
     @property
     def units(self) -> int:
@@ -116,6 +117,11 @@ class Sampled:
     def n(self) -> float:
         """Number of items."""
         return float(self.sizes.sum())
+
+    @cached_property
+    def condensed(self) -> tuple[Aggregation, Floats]:
+        """The aggregation of the fewest sums that decide the value, and these of each unit (G, j)."""
+        return self.aggregation.condensed(self.table)
 
     @property
     def total(self) -> Floats:
@@ -348,10 +354,7 @@ def influences(sampled: Sampled) -> Floats | None:
 
 def leave_one_out(sampled: Sampled) -> Floats:
     """The value without each unit (G,)."""
-    adding, table = sampled.aggregation, sampled.table
-    if adding.inner is not None:
-        matrix, adding = adding.inner
-        table = table @ matrix
+    adding, table = sampled.condensed
     return adding.of_totals(table.sum(axis=0) - table, sampled.n - sampled.sizes)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from metrics.aggregation import Aggregation
 from metrics.errors import MetricError
 from metrics.statistics.bounded import largest_move
-from metrics.statistics.clusters import Crossed, Members, counts, sizes, wider
+from metrics.statistics.clusters import Crossed, Members, cluster_sums, counts, sizes, wider
 from metrics.statistics.differences import (
     Difference,
     ItemColumn,
@@ -331,9 +331,9 @@ def resampled_differences(
     if groups is not None and groups.ndim == 2:
         groups = wider(groups)  # where no jackknife can tell
     if first.inner is not None and second.inner is not None:
-        fewer = base @ first.inner[0], candidate @ second.inner[0]
-        if distinct_rows(_joined(*fewer, groups))[0] is None:
-            (base, candidate), first, second = fewer, first.inner[1], second.inner[1]
+        (one, fewer), (other, fewest) = first.condensed(base), second.condensed(candidate)
+        if distinct_rows(_joined(fewer, fewest, groups))[0] is None:
+            (first, base), (second, candidate) = (one, fewer), (other, fewest)
     if base.tobytes() > candidate.tobytes():  # both directions are of the same resamples
         (first, base), (second, candidate), sign = (second, candidate), (first, base), -1
     width, joint = base.shape[1], _joined(base, candidate, groups)
@@ -350,7 +350,7 @@ def _joined(base: Floats, candidate: Floats, groups: Ints | None) -> Floats:
     joint = np.column_stack([base, candidate, np.ones(len(base))])
     if groups is None:
         return joint
-    return np.column_stack([np.bincount(groups, weights=column) for column in joint.T])
+    return cluster_sums(joint, groups)
 
 
 def _of_values(

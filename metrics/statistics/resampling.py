@@ -49,7 +49,8 @@ def bootstrap_sums(sampled: Sampled, accelerated: bool, doubt: str | None = None
 def drawn(sampled: Sampled) -> Floats:
     """Values of at least ``bootstrap_iters`` resamples of the units."""
     with_sizes = np.column_stack([sampled.table, sampled.sizes]) if sampled.clustered else sampled.table
-    adding, table = condensed(sampled.aggregation, sampled.table, with_sizes)
+    few = sampled.aggregation.inner is None or distinct_rows(with_sizes)[0] is not None
+    adding, table = (sampled.aggregation, sampled.table) if few else sampled.condensed
     width, whole = table.shape[1], with_sizes.shape[1]
     if sampled.clustered:
         table = np.column_stack([table, sampled.sizes])
@@ -58,15 +59,6 @@ def drawn(sampled: Sampled) -> Floats:
         for totals in resampled_totals(table, sampled.options.bootstrap_iters, sampled.rng(), whole)
     ]
     return np.concatenate(parts)
-
-
-def condensed(aggregation: Aggregation, table: Floats, resampled: Floats) -> tuple[Aggregation, Floats]:
-    """The aggregation and the table of the fewer sums that decide, where the rows ``resampled`` are too
-    different to be counted; else as they are."""
-    if aggregation.inner is None or distinct_rows(resampled)[0] is not None:
-        return aggregation, table
-    matrix, inner = aggregation.inner
-    return inner, table @ matrix
 
 
 def bootstrap_items(
@@ -245,6 +237,8 @@ def _circulant(table: Floats, draws: int, rng: np.random.Generator, width: int) 
     n, k = table.shape
     whole = bool((table == np.rint(table)).all())
     columns = np.ascontiguousarray(table.T)
+    base, together = _digits(columns) if whole else (1.0, 1)
+    packed = np.stack([_packed(columns[start : start + together], base) for start in range(0, k, together)])
     vectors, length = -(-draws // n), _transform_length(n)
     step = max(1, _CHUNK // (n * width))
     for start in range(0, vectors, step):
@@ -254,9 +248,41 @@ def _circulant(table: Floats, draws: int, rng: np.random.Generator, width: int) 
         order = rng.permuted(np.broadcast_to(np.arange(n), (rounds, n)), axis=1)
         if length > n:
             order = np.concatenate([order, order[:, :-1]], axis=1)  # round once: what wraps around is cut off
-        spectrum = np.conj(np.fft.rfft(weights, n=length, axis=1)) * np.fft.rfft(columns[:, order], n=length)
-        totals = np.fft.irfft(spectrum, n=length)[:, :, :n].reshape(k, rounds * n)[:, : draws - start * n].T
-        yield np.rint(totals) if whole else totals
+        spectrum = np.conj(np.fft.rfft(weights, n=length, axis=1)) * np.fft.rfft(packed[:, order], n=length)
+        totals = np.fft.irfft(spectrum, n=length)[:, :, :n].reshape(len(packed), -1)[:, : draws - start * n]
+        yield (_unpacked(np.rint(totals), base, together)[:k] if whole else totals).T
+
+
+_EXACT = 2.0**-5  # error of a transform up to which rounding finds the whole number for certain
+
+
+def _digits(columns: Floats) -> tuple[float, int]:
+    """How many columns (k, n) of whole numbers fit into one as digits, and the base of these: a power of two
+    above any total of n picks. One column where some are negative."""
+    n, largest = columns.shape[1], float(columns.max(initial=1.0))
+    base = 2.0 ** math.ceil(math.log2(n * largest + 1))
+    error = np.finfo(np.float64).eps * math.log2(2 * n) * 2 * n * largest  # of one digit
+    if columns.min(initial=0.0) < 0 or error > _EXACT:
+        return base, 1
+    return base, 1 + int(math.log(_EXACT / error, base))
+
+
+def _packed(digits: Floats, base: float) -> Floats:
+    """One column (n,) of some whole ones (d, n)."""
+    return np.asarray(base ** np.arange(len(digits)) @ digits)
+
+
+def _unpacked(totals: Floats, base: float, together: int) -> Floats:
+    """The columns (at least k, m) that were packed into fewer."""
+    if together == 1:
+        return totals
+    found = np.empty((len(totals), together, totals.shape[1]))
+    for digit in range(together - 1):
+        above = np.floor(totals * (1 / base))  # exact, as base is a power of two
+        np.subtract(totals, base * above, out=found[:, digit])
+        totals = above
+    found[:, -1] = totals
+    return found.reshape(-1, totals.shape[1])
 
 
 def _transform_length(n: int) -> int:

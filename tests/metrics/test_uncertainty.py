@@ -202,6 +202,24 @@ def test_resamples_have_the_mean_and_the_covariance_of_resampling(table: Any, ki
         np.testing.assert_array_equal(totals, np.rint(totals))
 
 
+@pytest.mark.parametrize("largest", [1, 150, 10**6, 10**12])
+def test_columns_of_whole_numbers_are_resampled_together_as_each_alone(largest: int) -> None:
+    """Several are transformed at once, as digits of one number, as far as rounding can tell them apart."""
+    rng = np.random.default_rng(11)
+    table = rng.integers(0, largest, (211, 8), endpoint=True).astype(np.float64)
+    table[:, 0] = np.arange(211)  # too many distinct rows to count them
+
+    def totals(columns: Any) -> Any:
+        return np.concatenate(list(resampled_totals(columns, 500, np.random.default_rng(1), 8)))
+
+    together = totals(table)
+    for place in range(8):
+        alone = (
+            totals(table[:, [place]]) if largest > 64 or place == 0 else totals(table[:, [0, place]])[:, 1:]
+        )
+        np.testing.assert_array_equal(together[:, [place]], alone)
+
+
 def test_a_seed_makes_the_error_bar_and_another_seed_another() -> None:
     table = np.eye(4)[np.random.default_rng(10).integers(0, 4, 200)]
     made = [
