@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -38,6 +39,29 @@ if TYPE_CHECKING:
     from metrics.config import StatisticsConfig
 
 
+@dataclass(frozen=True)
+class _Run:
+    """One run's statistics, or its values, and the table that they make, once."""
+
+    aggregation: Aggregation
+    statistics: Floats | None
+    values: Values | None
+
+    @cached_property
+    def tabled(self) -> tuple[Aggregation, Floats | None]:
+        """An aggregation of sums and the run's rows of these (n, k), wherever there is one; else its own and
+        None."""
+        return self.aggregation.tabled(self.statistics, self.values)
+
+    @property
+    def column(self) -> Values:
+        """Its values, of a function of them."""
+        return self.values if self.values is not None else []
+
+    def __len__(self) -> int:
+        return len(self.statistics if self.statistics is not None else self.column)
+
+
 def by_bootstrap(
     aggregation: Aggregation,
     runs: tuple[ItemColumn, ItemColumn],
@@ -49,10 +73,10 @@ def by_bootstrap(
     ways = groups if groups is not None and groups.ndim == 2 else None
     if options.bootstrap_iters <= 0 or not aggregation.has_error_bar:
         return Difference.unsaid(f"no test for {aggregation.name}")
-    tables = [(run.statistics, aggregated_values(aggregation, run)) for run in runs]
-    if ways is not None and (found := _by_crossed_jackknife(aggregation, tables, ways, options)) is not None:
+    tables = [_Run(aggregation, run.statistics, aggregated_values(aggregation, run)) for run in runs]
+    if ways is not None and (found := _by_crossed_jackknife(tables, ways, options)) is not None:
         return found
-    observed, draws = resampled_differences(aggregation, tables, groups, options)
+    observed, draws = _resampled(tables, groups, options)
     draws = draws[np.isfinite(draws)]
     if not math.isfinite(observed) or len(draws) < 2:
         return Difference.unsaid("the difference is not finite")
@@ -63,21 +87,21 @@ def by_bootstrap(
     stderr = float(draws.std(ddof=1)) * widening
     if stderr <= 1e-12 * max(1.0, abs(observed)):
         seen = observed, stderr, _differing(tables, groups), len(draws)
-        return _without_spread(aggregation, runs[0], groups, options, seen)
-    influence = _influence_of_difference(aggregation, tables, groups, units, options)
+        return _without_spread(tables[0], groups, options, seen)
+    influence = _influence_of_difference(tables, groups, units, options)
     shape = Shape(0.0, units - 1.0) if influence is None else Shape.of(influence)
     if groups is not None:
         shape, stderr = _of_unequal(influence, sizes(groups), stderr)
     swapped = _Swapped.of(aggregation, tables, groups, options)
     return swapped.difference(
-        test, (observed, stderr, shape), _largest(aggregation, tables, groups, options), options,
+        test, (observed, stderr, shape), _largest(tables, groups, options), options,
         few_units(groups, units, math.inf),
     )  # fmt: skip
 
 
-def _differing(tables: "Sequence[RunColumn]", groups: Ints | None) -> int:
+def _differing(tables: Sequence[_Run], groups: Ints | None) -> int:
     """How many units differ in any of their numbers."""
-    (first, base), (second, candidate) = tables
+    (first, second), (base, candidate) = (run.statistics for run in tables), (run.values for run in tables)
     if first is not None and second is not None:
         differ = (first != second).any(axis=1)
     else:
@@ -87,8 +111,7 @@ def _differing(tables: "Sequence[RunColumn]", groups: Ints | None) -> int:
 
 
 def _without_spread(
-    aggregation: Aggregation,
-    run: ItemColumn,
+    run: _Run,
     groups: Ints | None,
     options: "StatisticsConfig",
     found: tuple[float, float, int, int],
@@ -106,10 +129,9 @@ def _without_spread(
         said = f"{differing} of {units} {kind} differ, and every resample differs by the same"
         ends = None if observed == 0 else (lambda level: (observed, observed))
         return Difference(stderr, test, p_value, math.nan, ends, lambda value: p_value, said)
-    column = (run.statistics, aggregated_values(aggregation, run))
-    largest = _largest(aggregation, (column, column), groups, options)
+    largest = _largest((run, run), groups, options)
     if largest <= 0:
-        own = estimate(aggregation, *column, groups, options)
+        own = estimate(run.aggregation, run.statistics, run.values, groups, options)
         largest = math.sqrt(2 / units) * own.stderr if own.stderr > 0 else 0.0
     if largest <= 0:
         said = f"the runs do not differ on any item, and what {kind} differ by is not known"
@@ -121,17 +143,14 @@ def _without_spread(
     )
 
 
-def _largest(
-    aggregation: Aggregation, tables: "Sequence[RunColumn]", groups: Ints | None, options: "StatisticsConfig"
-) -> float:
+def _largest(tables: Sequence[_Run], groups: Ints | None, options: "StatisticsConfig") -> float:
     """By how much one unit moves the number at most; 0 where that is not known."""
-    tabled = [aggregation.tabled(*run) for run in tables]
     one_field = groups if groups is None or groups.ndim == 1 else wider(groups)
     return max(
         0.0 if table is None else largest_move(
             Sampled.of(adding, table, one_field, options), isinstance(adding.rule, ConfusionRule)
         )
-        for adding, table in tabled
+        for adding, table in (run.tabled for run in tables)
     )  # fmt: skip
 
 
@@ -145,24 +164,23 @@ def _of_unequal(influence: Floats | None, items: Floats, stderr: float) -> tuple
     return Shape.of_unequal(influence, items), stderr * max(ratio, 1.0)
 
 
-def _by_crossed_jackknife(
-    aggregation: Aggregation, runs: "Sequence[RunColumn]", ways: Ints, options: "StatisticsConfig"
-) -> Difference | None:
+def _by_crossed_jackknife(runs: Sequence[_Run], ways: Ints, options: "StatisticsConfig") -> Difference | None:
     """A difference of sums' aggregates by what leaving out each item does to it; None for what has no sums,
     or no value without some item."""
+    aggregation = runs[0].aggregation
     if aggregation.kind == "values" and aggregation.tabulate is None:
         return None
-    influence = _influence_of_difference(aggregation, runs, ways, len(ways), options)
+    influence = _influence_of_difference(runs, ways, len(ways), options)
     if influence is None:
         return None
-    first, second = (aggregation.value(*run) for run in runs)
+    first, second = (aggregation.value(run.statistics, run.values) for run in runs)
     observed, crossed = second - first, Crossed.of(influence, ways)
     if not math.isfinite(observed) or crossed.variance <= 0:
         return None
     fewest, swapped = min(counts(ways)), _Swapped.of(aggregation, runs, ways, options)
     return swapped.difference(
         "paired jackknife, clustered two ways", (observed, crossed.stderr, crossed.shape),
-        _largest(aggregation, runs, ways, options), options, few_units(ways, fewest, math.inf),
+        _largest(runs, ways, options), options, few_units(ways, fewest, math.inf),
     )  # fmt: skip
 
 
@@ -212,20 +230,21 @@ class _Swapped:
     def of(
         cls,
         aggregation: Aggregation,
-        runs: "Sequence[RunColumn]",
+        runs: Sequence[_Run],
         groups: Ints | None,
         options: "StatisticsConfig",
     ) -> "_Swapped":
         """What a unit adds is measured at both runs' sums together, which no swap changes: the test is exact
         where runs differ by chance alone, however few units make the difference (approximate randomisation,
         Noreen 1989, linearised)."""
-        (first, base), (second, candidate) = runs
+        (first, second), (base, candidate) = (run.statistics for run in runs), (run.values for run in runs)
         adding, table = aggregation.tabled(
             None if first is None or second is None else np.concatenate([first, second]),
             None if base is None or candidate is None else [*base, *candidate],
         )
         if table is None:
             return cls(_swapped_values(aggregation, runs, groups, options))
+        adding, table = adding.condensed(table)
         n = len(table) // 2
         moved = (table[n:] - table[:n]) @ adding.gradient(table.sum(axis=0), float(len(table)))
         if not np.isfinite(moved).all():
@@ -245,14 +264,14 @@ class _Swapped:
 
 def _swapped_values(
     aggregation: Aggregation,
-    runs: "Sequence[RunColumn]",
+    runs: Sequence[_Run],
     groups: Ints | None,
     options: "StatisticsConfig",
 ) -> float:
     """The p-value of a function of few values where each unit's runs change places at random: resamples of
     few items know too little of a percentile. 0 of many, and where the function has no such number."""
-    (_, base), (_, candidate) = runs
-    n = _length(runs)
+    base, candidate = (run.values for run in runs)
+    n = len(runs[0])
     units = np.arange(n) if groups is None else wider(groups)
     if base is None or candidate is None or int(units.max()) >= _FEW_VALUES:
         return 0.0
@@ -275,28 +294,24 @@ def _swapped_values(
 
 
 def _influence_of_difference(
-    aggregation: Aggregation,
-    runs: "Sequence[RunColumn]",
+    runs: Sequence[_Run],
     groups: Ints | None,
     units: int,
     options: "StatisticsConfig",
 ) -> Floats | None:
     """What leaving out each unit does to the difference; of functions of many values, each of a hundred
     interleaved blocks. None where it can't be said."""
-    tabled = [aggregation.tabled(*run) for run in runs]
+    tabled = [run.tabled for run in runs]
     if all(table is not None for _, table in tabled):
         own = [influences(Sampled.of(adding, table, groups, options)) for adding, table in tabled]  # type: ignore[arg-type]
         return None if own[0] is None or own[1] is None else own[1] - own[0]
     blocks = min(units, MAX_BLOCKS)
-    member = (np.arange(_length(runs)) if groups is None else groups) % blocks
+    member = (np.arange(len(runs[0])) if groups is None else groups) % blocks
     left_out = []
     for place in range(blocks):
         kept = np.flatnonzero(member != place)
         try:
-            first, second = (
-                aggregation.of_values(_taken(values if values is not None else [], kept))
-                for _, values in runs
-            )
+            first, second = (run.aggregation.of_values(_taken(run.column, kept)) for run in runs)
         except MetricError:
             return None
         left_out.append(second - first)
@@ -304,24 +319,18 @@ def _influence_of_difference(
     return found.mean() - found if len(found) > 2 and np.isfinite(found).all() else None
 
 
-def _length(runs: "Sequence[RunColumn]") -> int:
-    statistics, values = runs[0]
-    return len(statistics) if statistics is not None else len(values if values is not None else ())
-
-
 _FEW_VALUES = 200  # units up to which runs change places in a function of values, one after the other
-RunColumn = tuple[Floats | None, Values | None]  # statistics, values
 
 
-def resampled_differences(
-    aggregation: Aggregation, runs: Sequence[RunColumn], groups: Ints | None, options: "StatisticsConfig"
+def _resampled(
+    runs: Sequence[_Run], groups: Ints | None, options: "StatisticsConfig"
 ) -> tuple[float, Floats]:
     """The observed difference of the second run from the first, and that of each resample."""
     rng = np.random.default_rng(options.seed)
-    tabled = [aggregation.tabled(*run) for run in runs]
+    tabled = [run.tabled for run in runs]
     if any(table is None for _, table in tabled):
-        columns = [values if values is not None else [] for _, values in runs]
-        return _of_values(aggregation, columns, groups, options.bootstrap_iters, rng)
+        columns = [run.column for run in runs]
+        return _of_values(runs[0].aggregation, columns, groups, options.bootstrap_iters, rng)
     (first, base), (second, candidate) = tabled
     assert base is not None
     assert candidate is not None
