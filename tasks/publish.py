@@ -2,13 +2,13 @@
 UI."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,7 +25,7 @@ from tasks.comparison.trends import LearningCurve, known_of_models, learning_cur
 from tasks.history.layout import record_manifest, record_rows
 from tasks.judge import judged_parts
 from tasks.messages.media import kept_media
-from tasks.publishers import FinishedRun, PublishConfig
+from tasks.publishers import ExportForm, FinishedRun, PublishConfig
 from tasks.reduction.aggregate import aggregate_pair
 from tasks.reporting.diagnostics.responses import ALL_CUT_OFF
 from tasks.reporting.exports import (
@@ -40,6 +40,7 @@ from tasks.reporting.exports import (
     write_results_table,
     write_samples,
 )
+from tasks.reporting.inspect_log import LoggedRun, write_inspect_log
 from tasks.reporting.numbers import rounded
 from tasks.reporting.overview import write_index
 from tasks.reporting.report import FirstPass, write_report
@@ -222,6 +223,37 @@ def publish_to(config: PublishConfig, folder: str) -> Sequence[str]:
     for place in places:
         get_run_logger().info("published to %s: %s", config.name, place)
     return places
+
+
+@task(
+    name="export",
+    task_run_name="export {form}",
+    persist_result=False,
+    retries=1,  # every file is written whole
+    retry_delay_seconds=1,
+    retry_condition_fn=is_transient,
+)
+def export(
+    form: ExportForm, publication: Publication, results: pa.Table, workspace: Workspace
+) -> Sequence[str]:
+    """Writes a published run's samples in another program's form; returns the files."""
+    return [str(path) for path in EXPORTS[form](publication, results, workspace.open())]
+
+
+def inspect_logs(publication: Publication, results: pa.Table, store: Store) -> Iterator[Path]:
+    """A log of Inspect for each model and prompt."""
+    run = LoggedRun(publication.manifest, results.to_pylist(), publication.run.prompts)
+    by_model: dict[tuple[str, str], list[CellArtifacts]] = {}
+    for cell in publication.cells:
+        by_model.setdefault((cell.origin.model_name, cell.origin.prompt_template), []).append(cell)
+    for (model, prompt), cells in by_model.items():
+        samples = sample_views(store, cells, publication.facets)
+        yield write_inspect_log(Path(publication.output), run, model, prompt, samples)
+
+
+EXPORTS: Final[Mapping[ExportForm, Callable[[Publication, pa.Table, Store], Iterable[Path]]]] = {
+    "inspect": inspect_logs
+}
 
 
 def _first_pass(

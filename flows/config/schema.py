@@ -22,7 +22,7 @@ from tasks.comparison.compare import Gate
 from tasks.datasets.selection import Selection
 from tasks.models.config import Answers, ErrorBudget, ModelConfig, Prices, RunLimits, SampleParams
 from tasks.models.providers.provider import provider_of
-from tasks.publishers import PublishConfig
+from tasks.publishers import ExportForm, PublishConfig
 from tasks.store.durations import Seconds
 from tasks.verdicts.config import EvaluationMethodConfig, EvaluationMetricConfig, lacking_samples
 
@@ -100,6 +100,9 @@ class EvalConfig(BenchmarkFields):
     publish: tuple[PublishConfig, ...] = Field(
         default=(),
         description="Where the numbers go besides the run's folder; what is away fails its own step only",
+    )
+    export: tuple[ExportForm, ...] = Field(
+        default=(), description="Other programs in whose form the samples are written, too: inspect"
     )
     timeout: Seconds | None = Field(
         default=None, description="How long a run may take, such as 6h; then it ends under the name TimedOut"

@@ -39,7 +39,16 @@ from tasks.models.config import ErrorBudget
 from tasks.models.identity import model_identity
 from tasks.models.recordings import recorded_counts
 from tasks.models.records import RequestTally
-from tasks.publish import LostPair, PairNumbers, Publication, Published, publish, publish_to, run_assets
+from tasks.publish import (
+    LostPair,
+    PairNumbers,
+    Publication,
+    Published,
+    export,
+    publish,
+    publish_to,
+    run_assets,
+)
 from tasks.reporting.exports import RunInfo
 from tasks.reporting.overview import shows_store
 from tasks.reporting.view import CellArtifacts
@@ -110,13 +119,16 @@ def publish_run(run: Run, task_runs: TaskRuns) -> RunOutcome:
     made = publish.with_options(assets=run_assets(info.run_id, info.benchmark, publication.output))
     published: Published = made.submit(publication, workspace=run.workspace).result()
     outcome = _outcome(run, published, over_budget, info.stopped)
-    return replace(outcome, summary="; ".join([outcome.summary, *_send(run, Path(publication.output))]))
+    return replace(outcome, summary="; ".join([outcome.summary, *_send(run, publication, published.results)]))
 
 
-def _send(run: Run, folder: Path) -> Iterator[str]:
-    """Sends the numbers to each destination, and says what went wrong: the steps of those that did not take
-    them are red, and the numbers stand. Where they are stands in the manifest."""
-    futures = {entry.name: publish_to.submit(entry, str(folder)) for entry in run.plan.config.publish}
+def _send(run: Run, publication: Publication, results: pa.Table) -> Iterator[str]:
+    """Sends the numbers to each destination, writes the forms of other programs, and says what went wrong:
+    those steps are red, and the numbers stand. Where they are stands in the manifest."""
+    folder, config = Path(publication.output), run.plan.config
+    futures = {entry.name: publish_to.submit(entry, str(folder)) for entry in config.publish}
+    whole = replace(publication, lost=())
+    futures |= {form: export.submit(form, whole, results, run.workspace) for form in config.export}
     sent: dict[str, dict[str, Any]] = {}
     for name, future in futures.items():
         done = finished(future)

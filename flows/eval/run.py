@@ -239,7 +239,7 @@ class Run(Graph):
             state = finished(entry.future)
             if state.is_completed():
                 refs = references(entry.future.result())
-                about = {"step": entry.step.name, **entry.step.about, **_pair_names(entry.step.setup)}
+                about = {"step": entry.step.name, **entry.step.about, **_names_of_setup(entry.step.setup)}
                 found.setdefault(entry.stage, []).extend(ref.model_dump() | about for ref in refs)
         return found
 
@@ -274,8 +274,10 @@ def reason_of(state: State[Any]) -> str:
     )
 
 
-def _pair_names(setup: Any) -> dict[str, str]:
-    """Filter and metric of a pair's step, the filter of a filter's."""
+def _names_of_setup(setup: Any) -> dict[str, str]:
+    """Filter and metric of a pair's step, the filter of a filter's; whom an inference asks, and as what."""
+    if isinstance(setup, InferSetup):
+        return {"asks": setup.model.name, "role": setup.role}
     if isinstance(setup, PairSetup) and setup.metric:
         metric, filter_name = split_result_name(setup.metric, setup.filter)
         return {"filter": filter_name, "metric": metric}

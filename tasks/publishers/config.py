@@ -1,13 +1,18 @@
 """``publish:`` of a config: each entry names one destination, alone or with its keys."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_serializer, model_validator
 
 from metrics.errors import nearest
 from tasks.publishers.every_eval_ever import EveryEvalEver
+from tasks.publishers.mlflow import MLflow
+from tasks.publishers.otel import OTel
 from tasks.publishers.publisher import Publisher
+
+ExportForm = Literal["inspect"]
+"""Programs in whose form the samples may be written, too."""
 
 
 class PublishConfig(BaseModel):
@@ -17,6 +22,12 @@ class PublishConfig(BaseModel):
 
     every_eval_ever: EveryEvalEver | None = Field(
         default=None, description="The field's common record: one JSON document for each model"
+    )
+    mlflow: MLflow | None = Field(
+        default=None, description="MLflow: one of its runs for each model (extra mlflow)"
+    )
+    otel: OTel | None = Field(
+        default=None, description="OpenTelemetry: requests and programs as spans of a trace (extra otel)"
     )
 
     @model_validator(mode="before")

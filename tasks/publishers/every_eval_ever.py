@@ -6,19 +6,17 @@ They lie in the run's folder as its datastore lays them out:
 nothing is rounded, and nothing is made up. A bound that is not known is left out.
 """
 
-import hashlib
 import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
-from uuid import UUID
 
 from pydantic import Field
 
 from metrics.registry import METRICS
-from tasks.publishers.publisher import FinishedRun, Publisher
+from tasks.publishers.publisher import FinishedRun, Publisher, identifier, is_finite
 from tasks.store.home import write_json
 
 SCHEMA_VERSION: Final = "0.3.0"
@@ -53,8 +51,7 @@ class EveryEvalEver(Publisher):
         manifest = run.manifest
         benchmark = str(manifest["benchmark"])
         for name, facts in manifest["models"].items():
-            rows = [row for row in run.results if self._is_of(row, name, manifest)]
-            results = [_result(row, manifest) for row in rows if _finite(row["value"])]
+            results = [_result(row, manifest) for row in run.numbers(name)]
             if not results:
                 continue
             info = self._model(name, facts)
@@ -70,15 +67,8 @@ class EveryEvalEver(Publisher):
                 "evaluation_results": results,
             }
             parts = (benchmark, *_developer_and_model(info["id"]))
-            name_of_file = f"{_uuid(str(manifest['run_id']), name)}.json"
+            name_of_file = f"{identifier(str(manifest['run_id']), name)}.json"
             yield "/".join(["data", *map(_path_part, parts), name_of_file]), document
-
-    def _is_of(self, row: Mapping[str, Any], name: str, manifest: Mapping[str, Any]) -> bool:
-        """Whether a row is about the model: by its column, or as the run's only one."""
-        if row["status"] == "failed":
-            return False
-        known = row["model_name"]
-        return known == name if known is not None else len(manifest["models"]) == 1
 
     def _source(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
         url = {"source_organization_url": self.organization_url} if self.organization_url else {}
@@ -115,7 +105,7 @@ def _result(row: Mapping[str, Any], manifest: Mapping[str, Any]) -> dict[str, An
     details = {key: row[key] for key in ("filter", "reduction", "prompt_template", "label", "signature")}
     counts = {key: value for key, value in row.items() if key.startswith("n_") and value is not None}
     return {
-        "evaluation_result_id": _uuid(str(manifest["run_id"]), _text(_identity(row))).hex,
+        "evaluation_result_id": identifier(str(manifest["run_id"]), _text(_identity(row))).hex,
         "evaluation_name": name,
         "source_data": _dataset(config.get("dataset"), str(manifest["benchmark"])),
         "evaluation_timestamp": _started(manifest).isoformat(),
@@ -158,9 +148,9 @@ def _bound(value: float) -> float | str:
 def _uncertainty(row: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {"num_samples": row["n_scored"]}
     method = {"method": str(row["stderr_method"])} if row["stderr_method"] else {}
-    if _finite(row["stderr"]):
+    if is_finite(row["stderr"]):
         found["standard_error"] = {"value": row["stderr"], **method}
-    if _finite(row["ci_low"]) and _finite(row["ci_high"]):
+    if is_finite(row["ci_low"]) and is_finite(row["ci_high"]):
         found["confidence_interval"] = {
             "lower": row["ci_low"],
             "upper": row["ci_high"],
@@ -195,14 +185,5 @@ def _path_part(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "_", text).strip("._") or UNKNOWN
 
 
-def _uuid(*parts: str) -> UUID:
-    """An identifier that follows from the parts, so that the same run gives the same file."""
-    return UUID(bytes=hashlib.sha256("\0".join(parts).encode()).digest()[:16], version=4)
-
-
 def _text(value: Any) -> str:
     return json.dumps(value, sort_keys=True, ensure_ascii=False, default=str)
-
-
-def _finite(value: Any) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)

@@ -1,16 +1,23 @@
 """What a destination of results is, and what it is given: a run's folder, as ``publish`` left it."""
 
+import hashlib
+import json
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Final
+from urllib.parse import urlsplit
+from uuid import UUID
 
 import orjson
 import pyarrow.parquet as pq
-from pydantic import BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from metrics.errors import ConfigError
+from tasks.benchmarks.config import DEFAULT_PROMPT
 from tasks.store.outputs import MANIFEST, RESULTS_TABLE
 
 
@@ -31,6 +38,84 @@ class FinishedRun:
         """The rows of ``results.parquet``, failed ones too."""
         rows: list[Mapping[str, Any]] = pq.read_table(self.folder / RESULTS_TABLE).to_pylist()
         return rows
+
+    @property
+    def manifest_without_samples(self) -> Mapping[str, Any]:
+        """The manifest less what may quote a prompt, an answer or an error's text."""
+        kept = {name: value for name, value in self.manifest.items() if name not in QUOTING}
+        for role in ("models", "judges"):
+            kept[role] = {
+                name: {key: value for key, value in facts.items() if key != "errors"}
+                for name, facts in kept[role].items()
+            }
+        return kept
+
+    @property
+    def run_id(self) -> str:
+        """The run's id, the same for every time that it is sent."""
+        return str(self.manifest["run_id"])
+
+    def numbers(self, model: str) -> Sequence[Mapping[str, Any]]:
+        """The rows with a number that are about the model: by their column, or as the run's only one."""
+        alone = len(self.manifest["models"]) == 1
+        return [
+            row
+            for row in self.results
+            if row["status"] != "failed"
+            and is_finite(row["value"])
+            and (row["model_name"] == model or (row["model_name"] is None and alone))
+        ]
+
+
+QUOTING: Final = ("diagnostics", "recordings", "over_budget", "published")
+"""What the manifest says in sentences, which may quote."""
+
+
+def is_finite(value: Any) -> bool:
+    """Whether a cell holds a number that can be sent."""
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+def number_name(row: Mapping[str, Any]) -> tuple[str, ...]:
+    """What tells a model's number from its others, part by part. An unnamed prompt and a mean over repeats go
+    without saying."""
+    prompt, facets = row["prompt_template"], json.loads(row["facets"])
+    return (
+        *([prompt] if prompt not in (None, DEFAULT_PROMPT) else []),
+        row["metric"],
+        row["filter"],
+        *([row["reduction"]] if row["reduction"] != "mean" else []),
+        *filter(None, (row["label"],)),
+        *(
+            f"{name}:{value}"
+            for name, value in facets.items()
+            if name not in ("model_name", "prompt_template")
+        ),
+    )
+
+
+def identifier(*parts: str) -> UUID:
+    """An identifier that follows from the parts: what is sent twice has the same one."""
+    return UUID(bytes=hashlib.sha256("\0".join(parts).encode()).digest()[:16], version=4)
+
+
+def _without_password(address: str) -> str:
+    if urlsplit(address).password is not None:
+        raise ValueError(
+            "expected an address without a password: a config is published; "
+            "put the password where the destination's own client looks for it"
+        )
+    return address
+
+
+Address = Annotated[str, Field(min_length=1), AfterValidator(_without_password)]
+"""Where a destination is. A config goes into manifests and reports, so that no password stands in it."""
+SAMPLES: Final = "Whether samples (prompts, answers) are sent, too, and not numbers alone"
+
+
+def missing_extra(name: str) -> ConfigError:
+    """What is wrong where a destination's client is not installed."""
+    return ConfigError(f"publish: {name} needs the extra '{name}': pip install -e '.[{name}]'")
 
 
 class Publisher(BaseModel, ABC):

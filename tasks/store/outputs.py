@@ -15,6 +15,8 @@ RESULTS_TABLE: Final = "results.parquet"
 ITEMS_TABLE: Final = "items.parquet"
 MANIFEST: Final = "manifest.json"
 REPORT: Final = "report.html"
+INSPECT_LOGS: Final = "inspect"
+"""The folder of the logs in Inspect's format."""
 SERVER_LOGS: Final = "servers"
 """The folder of the logs of models' servers."""
 
@@ -38,6 +40,7 @@ def output_files(folder: Path, benchmark: str) -> Iterator[Path]:
     )
     for name in (*names, samples_file(benchmark)):
         yield folder / name
+    yield from sorted((folder / INSPECT_LOGS).glob("*.eval"))
     yield from sorted((folder / SERVER_LOGS).glob("*.log"))
 
 

@@ -113,6 +113,7 @@ def test_a_destination_that_is_away_costs_its_step_only_and_the_next_run_mends_i
         ([{"every_eval_ever": {"organisation": "Lab"}}], "did you mean 'organization'"),
         (["every_eval_ever", "every_eval_ever"], "twice"),
         ([{}], "one destination an entry"),
+        ([{"mlflow": {"tracking_uri": "http://me:secret@127.0.0.1"}}], "without a password"),
     ],
 )
 def test_an_entry_that_names_no_destination_is_refused(

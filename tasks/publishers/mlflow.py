@@ -1,0 +1,187 @@
+"""MLflow: one of its runs for each model, with every number and its interval, sent by its own client.
+
+A run is found again by a tag that follows from the run's id and the model. A second time adds what is not
+there; a number that has changed since gets a new value, the one that MLflow shows.
+"""
+
+import json
+import os
+import re
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from pydantic import Field
+
+from tasks.publishers.publisher import (
+    SAMPLES,
+    Address,
+    FinishedRun,
+    Publisher,
+    identifier,
+    is_finite,
+    missing_extra,
+    number_name,
+)
+from tasks.store.outputs import MANIFEST, RESULTS_JSON, samples_file
+
+TAG: Final = "nightjar.publication"
+LONGEST_NAME: Final = 240
+"""Characters of a metric's name that MLflow takes (250), less those of a mark."""
+AT_ONCE: Final = 100
+"""Entities that one call of MLflow takes: 1,000 metrics, but 100 parameters."""
+SENT: Final = ("value", "stderr", "ci_low", "ci_high", "n_scored")
+"""Columns of a row; the first goes under the number's own name, the others below it."""
+QUIET: Final[Mapping[str, str]] = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",  # nothing leaves but what the config says
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",  # by itself it tries for minutes; the step has a retry of its own
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
+}
+"""How MLflow's client is to behave where the environment does not say it."""
+
+
+class MLflow(Publisher):
+    """A tracking server, or a database of its own. Its client reads user, password and token from the
+    environment."""
+
+    tracking_uri: Address | None = Field(
+        None, description="http://… or sqlite:///FILE; default: the variable MLFLOW_TRACKING_URI"
+    )
+    experiment: str | None = Field(
+        None, min_length=1, description="Which experiment; default: the benchmark's name"
+    )
+    samples: bool = Field(False, description=SAMPLES)
+
+    def send(self, run: FinishedRun) -> Sequence[str]:
+        """Sends each model that has a number; says which run of MLflow has it."""
+        client = _client(self.tracking_uri)
+        experiment = _experiment(client, self.experiment or str(run.manifest["benchmark"]))
+        where = self.tracking_uri or "$MLFLOW_TRACKING_URI"  # itself might hold a password
+        places = []
+        for model in run.manifest["models"]:
+            if numbers := _numbers(run.numbers(model)):
+                found = _found_or_created(client, experiment, run, model)
+                _add(client, found, numbers, _parameters(run.manifest, model))
+                self._add_files(client, found, run)
+                client.set_terminated(found, end_time=_milliseconds(_ended(run.manifest)))
+                places.append(f"{where} experiment {experiment}, run {found}")
+        return places
+
+    def _add_files(self, client: Any, found: str, run: FinishedRun) -> None:
+        if not self.samples:
+            client.log_dict(found, run.manifest_without_samples, MANIFEST)
+            return
+        for file in (MANIFEST, RESULTS_JSON, samples_file(str(run.manifest["benchmark"]))):
+            client.log_artifact(found, str(run.folder / file))
+
+
+def _client(tracking_uri: str | None) -> Any:
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)
+    try:
+        from mlflow import MlflowClient
+    except ImportError as error:
+        raise missing_extra("mlflow") from error
+    return MlflowClient(tracking_uri=tracking_uri)
+
+
+def _experiment(client: Any, name: str) -> str:
+    found = client.get_experiment_by_name(name)
+    return str(found.experiment_id if found is not None else client.create_experiment(name))
+
+
+def _found_or_created(client: Any, experiment: str, run: FinishedRun, model: str) -> str:
+    manifest, mark = run.manifest, identifier(run.run_id, model).hex
+    found = client.search_runs([experiment], f"tags.`{TAG}` = '{mark}'", max_results=1)
+    if found:
+        return str(found[0].info.run_id)
+    tags = {
+        TAG: mark,
+        "nightjar.run_id": run.run_id,
+        "nightjar.benchmark": manifest["benchmark"],
+        "nightjar.model": model,
+        "nightjar.night": manifest.get("night"),
+        "nightjar.version": manifest["versions"]["nightjar"],
+        "mlflow.source.git.commit": manifest.get("git_revision"),
+    }
+    created = client.create_run(
+        experiment,
+        start_time=_milliseconds(manifest["started"]),
+        tags={name: str(value) for name, value in tags.items() if value is not None},
+        run_name=f"{manifest['run_name']} {model}",
+    )
+    return str(created.info.run_id)
+
+
+def _add(client: Any, found: str, numbers: Mapping[str, float], parameters: Mapping[str, str]) -> None:
+    """Adds what the run does not have, or has with another value."""
+    from mlflow.entities import Metric, Param
+
+    data, now = client.get_run(found).data, _milliseconds(time.time())
+    metrics = [
+        Metric(name, value, now, 0) for name, value in numbers.items() if data.metrics.get(name) != value
+    ]
+    params = [Param(name, value) for name, value in parameters.items() if name not in data.params]
+    for start in range(0, max(len(metrics), len(params)), AT_ONCE):
+        chosen = slice(start, start + AT_ONCE)
+        client.log_batch(found, metrics=metrics[chosen], params=params[chosen])
+
+
+def _numbers(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Each row's value by its name, the ends of its interval and its standard error below that."""
+    named = [(_name(number_name(row)), row) for row in rows]
+    several = Counter(name for name, _ in named)
+    found = {}
+    for name, row in named:
+        if several[name] > 1:  # characters that MLflow does not take were all that made the difference
+            name = f"{name}_{identifier(*number_name(row)).hex[:8]}"
+        for column in SENT:
+            if is_finite(row[column]):
+                found[name if column == SENT[0] else f"{name}/{column}"] = float(row[column])
+    return found
+
+
+def _name(parts: Sequence[str]) -> str:
+    """A name that MLflow takes: a path of words, dots, dashes, blanks and colons."""
+    clean = (re.sub(r"[^\w.\- :]", "_", part).strip(". ") or "_" for part in parts)
+    name = "/".join(clean)
+    if len(name) > LONGEST_NAME - len("/n_scored"):
+        name = f"{name[: LONGEST_NAME - 40]}_{identifier(*parts).hex[:8]}"
+    return name
+
+
+def _parameters(manifest: Mapping[str, Any], model: str) -> dict[str, str]:
+    """What was evaluated, and how: the rest is in the manifest."""
+    config, facts = manifest["config"], manifest["models"][model]
+    given = {
+        "benchmark": manifest["benchmark"],
+        "model": facts["identity"].get("model") or model,
+        "dataset": _without_none(config.get("dataset")),
+        "dataset_digest": manifest.get("dataset_digest"),
+        "config_digest": manifest.get("config_digest"),
+        "limit": manifest.get("limit"),
+        "answers": config.get("answers"),
+        **{f"sampling.{name}": value for name, value in (facts.get("sampling") or {}).items()},
+    }
+    return {_name([name]): _text(value) for name, value in given.items() if value is not None}
+
+
+def _without_none(value: Any) -> Any:
+    return {name: one for name, one in value.items() if one} if isinstance(value, Mapping) else value
+
+
+def _text(value: Any) -> str:
+    return (
+        value
+        if isinstance(value, str)
+        else json.dumps(value, sort_keys=True, ensure_ascii=False, default=str)
+    )
+
+
+def _ended(manifest: Mapping[str, Any]) -> float:
+    return float(manifest["started"]) + float(manifest.get("wall_seconds") or 0)
+
+
+def _milliseconds(seconds: float) -> int:
+    return int(seconds * 1000)

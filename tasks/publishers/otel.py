@@ -1,0 +1,37 @@
+"""OpenTelemetry: a run as a trace, sent to a collector by OTLP over HTTP.
+
+Ids of trace and spans follow from the run's id: a second time sends the same spans.
+"""
+
+from collections.abc import Sequence
+from urllib.parse import urlsplit
+
+from pydantic import Field
+
+from tasks.publishers.publisher import SAMPLES, Address, FinishedRun, Publisher, missing_extra
+from tasks.publishers.spans import RunSpans
+
+
+class OTel(Publisher):
+    """A collector that takes OTLP over HTTP. Headers and certificates come from the environment, by the
+    variables ``OTEL_EXPORTER_OTLP_…``."""
+
+    endpoint: Address = Field(description="Address of the collector, such as http://localhost:4318")
+    samples: bool = Field(False, description=SAMPLES)
+
+    def send(self, run: FinishedRun) -> Sequence[str]:
+        """Sends the run's spans; says under which trace they are found. Raises ConnectionError where the
+        collector does not take them."""
+        try:
+            from tasks.publishers.otlp import send_spans
+        except ImportError as error:
+            raise missing_extra("otel") from error
+        given, address = RunSpans(run, self.samples), self._address()
+        version = str(run.manifest["versions"]["nightjar"])
+        trace, spans = send_spans(address, run.run_id, version, given.root, given.children())
+        return [f"{address} trace {trace:032x}, {spans} spans"]
+
+    def _address(self) -> str:
+        """Where traces are taken: the path that OTLP has for them, unless the address has one."""
+        alone = not urlsplit(self.endpoint).path.strip("/")
+        return f"{self.endpoint.rstrip('/')}/v1/traces" if alone else self.endpoint
