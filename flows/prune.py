@@ -8,6 +8,7 @@ from prefect.client.schemas.objects import State
 from prefect.states import Completed
 
 from tasks.history.prune import Pruned, Retention, prune_all
+from tasks.reporting.markdown import as_code
 from tasks.server import if_possible
 from tasks.store.home import default_store
 from tasks.store.storage import Store
@@ -44,6 +45,6 @@ def _markdown(pruned: Pruned, dry_run: bool) -> str:
         ("Output folders", leftovers.folders),
         ("Logs", [*leftovers.logs, *leftovers.cut]),
     ):
-        lines += [f"\n## {title}\n", *(f"- `{name}`" for name in names[:SHOWN])] if names else []
+        lines += [f"\n## {title}\n", *(f"- {as_code(str(name))}" for name in names[:SHOWN])] if names else []
         lines += [f"- and {len(names) - SHOWN} more"] if len(names) > SHOWN else []
     return "\n".join(lines)

@@ -4,7 +4,6 @@ Its picture on the run's page is the confidence sequence closing in: a line a lo
 those that were asked by now.
 """
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -32,6 +31,7 @@ from tasks.comparison.matching import (
 from tasks.comparison.runs import ComparedRun, baseline_run, merged_run, open_runs, over_facets
 from tasks.comparison.stopping import Course
 from tasks.reduction.reduce import reduce_pair
+from tasks.reporting.markdown import as_text
 from tasks.rows.parts import Origin, PairSetup, Part
 from tasks.server import if_possible
 from tasks.store.errors import StoreError
@@ -218,7 +218,7 @@ def _show(setup: DecideSetup, name: str, looks: Sequence[PairLook]) -> None:
     key = "".join(sign if sign.isalnum() else "-" for sign in setup.benchmark.lower()).strip("-")
     page, said = printable(picture(looks)), printable(f"{name}: {'; '.join(look.said for look in looks)}")
     key = f"{key if key.isascii() and key else 'run'}-decision"
-    if_possible(lambda: create_markdown_artifact(page, key=key, description=said))
+    if_possible(lambda: create_markdown_artifact(page, key=key, description=as_text(said)))
 
 
 def picture(looks: Sequence[PairLook]) -> str:
@@ -226,7 +226,7 @@ def picture(looks: Sequence[PairLook]) -> str:
     margin at ``!``, no difference at ``:``, the interval between its ends."""
     parts = []
     for look in looks:
-        parts += [f"### {_as_text(look.said)}", ""]
+        parts += [f"### {as_text(look.said)}", ""]
         if course := look.course:
             low, high = min(end for _, end, _ in course), max(end for _, _, end in course)
             lines = [
@@ -235,11 +235,6 @@ def picture(looks: Sequence[PairLook]) -> str:
             ]
             parts += ["```", f"{'asked':>9}  {low:+.2f}{'':{WIDE - 10}}{high:+.2f}", *lines, "```", ""]
     return "\n".join(parts)
-
-
-def _as_text(said: str) -> str:
-    """What Markdown shows as these very signs, on one line."""
-    return re.sub(r"([\\`*_{}\[\]<>#|~$&!])", r"\\\1", " ".join(said.split()))
 
 
 def _line(ends: tuple[float, float], marks: tuple[float, float], range_: tuple[float, float]) -> str:

@@ -42,6 +42,7 @@ from tasks.models.canaries import CanaryReport, ask_canaries, note_statement
 from tasks.models.control import check_interrupted
 from tasks.models.identity import EXPANDED
 from tasks.models.statements import Statement
+from tasks.reporting.markdown import as_block, as_code, as_text
 from tasks.rows.execution import asked_by_row
 from tasks.rows.parts import PairSetup
 from tasks.rows.references import Referenced, reference_warnings
@@ -126,9 +127,10 @@ def _keep_log(setup: ServeSetup, folder: Path) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text, encoding="utf-8")
     name = setup.infer.model.name
-    page = f"The end of {file}:\n\n```\n{printable(text[-SHOWN:])}\n```"
+    page = f"The end of {as_code(str(file))}:\n\n{as_block(printable(text[-SHOWN:]))}"
     key = "server-" + (re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "model")
-    if_possible(lambda: create_markdown_artifact(page, key=key, description=f"Log of the server of {name}"))
+    said = f"Log of the server of {as_text(name)}"
+    if_possible(lambda: create_markdown_artifact(page, key=key, description=said))
 
 
 @task(name="canaries", task_run_name="{step.run_name}", persist_result=False)

@@ -5,7 +5,7 @@ is shown: as a table with sentences for people, and as one JSON document for pro
 import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -16,6 +16,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.text import Text
 
 from flows.command_line import FAILED, UNDECIDED
+from flows.compare.flips import FlippedItems, flips, with_item_names
 from flows.config.errors import read_yaml, validated
 from metrics.aggregation import Aggregation
 from metrics.errors import ConfigError, DataError, NightjarError
@@ -32,6 +33,7 @@ from tasks.comparison.compare import (
 )
 from tasks.comparison.matching import GroupKey, JoinedItems, PairName, aggregations, match_across, match_runs
 from tasks.comparison.runs import Change, ComparedRun, CostChange, OutcomeChange, key_over_facets, over_facets
+from tasks.reporting.context import moment
 from tasks.reporting.tables import Column, FittedTable
 from tasks.store.home import finite, private_folder
 
@@ -86,7 +88,12 @@ def compare_opened(
         method="unpaired" if unpaired else "auto",
         muted=muted,
     )
-    return compare_runs(base, candidate, matches, rules)
+    compared = with_item_names(compare_runs(base, candidate, matches, rules), (candidate, base))
+    return replace(compared, begun=(_begun(base), _begun(candidate)))
+
+
+def _begun(run: ComparedRun) -> str | None:
+    return moment(run.manifest.get("started"))
 
 
 def check_baseline(base: ComparedRun) -> None:
@@ -214,11 +221,14 @@ class ComparisonTable:
 
 
 def heading(compared: ComparedRuns) -> str:
-    """What is compared, by its models where the two sides have different ones."""
-    before, after = (sorted(models) for models in models_of(compared))
+    """What is compared: its models where the two sides have different ones, and when each began."""
+    models = tuple(sorted(own) for own in models_of(compared))
+    told = models if models[0] != models[1] else ([], [])
+    begun = compared.begun if all(compared.begun) else (None, None)
+    sides = zip((compared.base, compared.candidate), told, begun, strict=True)
     said = [
-        f"{name} ({', '.join(models)})" if models and before != after else name
-        for name, models in ((compared.base, before), (compared.candidate, after))
+        f"{name} ({', '.join(beside)})" if (beside := [*own, *filter(None, [when])]) else name
+        for name, own, when in sides
     ]
     return f"base: {said[0]}; candidate: {said[1]}"
 
@@ -301,25 +311,6 @@ def _outcome(change: OutcomeChange) -> dict[str, Any]:
     return {"benchmark": change.key.benchmark, "facets": facets, **own, **shares}
 
 
-def flips(pair: ComparedPair) -> list[str]:
-    """The items that flipped, losses first: ``-id`` was right and is wrong now, ``+id`` the other way
-    round."""
-    lost = [
-        f"-{item.item_id}" for item in pair.flipped if (item.candidate < item.base) == pair.higher_is_better
-    ]
-    won = [
-        f"+{item.item_id}" for item in pair.flipped if (item.candidate < item.base) != pair.higher_is_better
-    ]
-    return [*lost, *won]
-
-
-def flipped_line(pair: ComparedPair, shown: int) -> str:
-    """Which items flipped, in words, so many of them."""
-    named = flips(pair)
-    rest = f" and {len(named) - shown} more" if len(named) > shown else ""
-    return f"flipped, {name_of(pair)}: {' '.join(named[:shown])}{rest}"
-
-
 def name_of(pair: ComparedPair) -> str:
     """The pair with what tells it from others of its name."""
     key = pair.key
@@ -337,13 +328,13 @@ def group_of(pair: ComparedPair) -> list[str]:
     return facets + ([pair.key.label] if pair.key.label else [])
 
 
-def _sentences(compared: ComparedRuns, flips: int) -> Iterator[Text]:
+def _sentences(compared: ComparedRuns, flips: int) -> Iterator[Text | FlippedItems]:
     for pair in compared.pairs:
         if pair.comparison is None or pair.reason:
             yield Text(f"{name_of(pair)}: {pair.reason}", style="yellow")
     for pair in compared.pairs:
         if pair.flipped and flips:
-            yield Text(flipped_line(pair, flips))
+            yield FlippedItems(name_of(pair), pair, flips)
     for outcome in compared.outcomes:
         yield Text(outcome_line(outcome), style="bold yellow" if outcome.risen else "dim")
     for change in compared.changes:

@@ -53,6 +53,7 @@ from tasks.comparison.runs import open_night
 from tasks.history.nights import Night, NightEvaluation, Notice
 from tasks.history.notices import outstanding
 from tasks.models.control import RunControl, interrupted
+from tasks.reporting.markdown import as_text
 from tasks.server import if_possible, label_verdict, retry_until_up
 from tasks.store.home import private_folder
 from tasks.store.storage import Store
@@ -222,7 +223,9 @@ def judge(
     _write(night, judged)
     sentence, page = printable(headline(judged)), printable(summary_markdown(judged))
     if_possible(
-        lambda: create_markdown_artifact(page, key=f"suite-{night.artifact_key}", description=sentence)
+        lambda: create_markdown_artifact(
+            page, key=f"suite-{night.artifact_key}", description=as_text(sentence)
+        )
     )
     label_verdict(str(flow_run.id), judged.outcome, noteworthy_pairs(judged))
     if not told_before and judged.outcome not in (None, "pass"):

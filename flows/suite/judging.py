@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Literal, cast
 
+from flows.compare.flips import with_flapping_names
 from flows.compare.runs import compare_opened, name_of
 from flows.suite.plan import PlannedNight
 from flows.suite.rescoring import Rescoring, split_by_code, with_tonights_code
@@ -157,7 +158,9 @@ def judge_night(
     return JudgedNight(
         night=night,
         compared=compared,
-        courses=pair_courses([*earlier, tonight], _since(fixed, past, opened)),
+        courses=with_flapping_names(
+            pair_courses([*earlier, tonight], _since(fixed, past, opened)), list(tonight.values())
+        ),
         gate=gate,
         anchored=anchored,
         inconclusive=sum(1 for _ in takewhile(_undecided, (night, *reversed(past)))),

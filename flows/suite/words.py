@@ -4,23 +4,24 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from flows.compare.flips import more_than, signed_flips
 from flows.compare.runs import (
     DOUBT,
     change_line,
     comparison_document,
-    flipped_line,
     group_of,
     name_of,
     told_pairs,
 )
 from flows.suite.judging import JudgedNight
 from flows.suite.rescoring import code_sentence
-from tasks.comparison.compare import ComparedRuns, Gate
+from tasks.comparison.compare import ComparedPair, ComparedRuns, Gate
 from tasks.comparison.stopping import stopped_sentence
 from tasks.comparison.trends import PairCourse
 from tasks.history.nights import NightEvaluation
 from tasks.models.errors import shortened
 from tasks.models.records import asked_and_reused
+from tasks.reporting.markdown import as_code, as_text, table_row
 
 ROWS = 100
 """Rows of a table in the UI, at most: the whole is in suite.json."""
@@ -96,18 +97,25 @@ def _alpha_sentence(gate: Gate, spent: int) -> str:
 
 
 def summary_markdown(judged: JudgedNight) -> str:
-    """The summary artifact."""
+    """The summary artifact: what is not this program's own is text in it, and no markup."""
     return "\n".join(_markdown(judged))
 
 
 def _markdown(judged: JudgedNight) -> Iterator[str]:
-    yield f"# {judged.night.suite}: {headline(judged)}\n"
+    yield f"# {as_text(f'{judged.night.suite}: {headline(judged)}')}\n"
     yield "| evaluation | state | answers | run | said |\n|---|---|---|---|---|"
     for entry in (*judged.night.evaluations, *judged.night.again):
         state = "complete" if entry.ok else "**failed**"
         again = judged.night.attempt > 1
         answers = "" if entry.requests is None else asked_and_reused(entry.requests, again)
-        yield f"| {entry.name} | {state} | {answers} | `{entry.run_id}` | {_cell(entry.message)} |"
+        said = (
+            as_text(entry.name),
+            state,
+            answers,
+            as_code(entry.run_id, cell=True),
+            as_text(entry.message or ""),
+        )
+        yield table_row(said)
     if judged.compared is not None:
         yield from _comparison(judged.compared)
     if judged.anchored is not None:
@@ -115,37 +123,48 @@ def _markdown(judged: JudgedNight) -> Iterator[str]:
     yield from _courses(judged.courses)
     if judged.skipped:
         yield "\n## Records of earlier nights that can't be read\n"
-        yield from (f"- {_cell(str(skipped))}" for skipped in judged.skipped)
+        yield from (f"- {as_text(str(skipped))}" for skipped in judged.skipped)
 
 
 def _comparison(compared: ComparedRuns) -> Iterator[str]:
-    yield f"\n## Against {compared.base}\n"
+    yield f"\n## Against {as_text(compared.base)}\n"
     yield (
         "| benchmark | group | pair | base | candidate | difference | interval | p adj. | gate |\n"
         + "|---" * 9
         + "|"
     )
-    for pair in compared.pairs[:ROWS]:
-        found = pair.comparison
-        if found is None:
-            yield (
-                f"| {pair.key.benchmark} | {' '.join(group_of(pair))} | {pair.key.pair} |"
-                + " |" * 5
-                + f" {pair.reason} |"
-            )
-            continue
-        p_value = "" if pair.p_adjusted is None else f"{pair.p_adjusted:.3g}"
-        yield (
-            f"| {pair.key.benchmark} | {' '.join(group_of(pair))} | {pair.key.pair} | {found.base:.4g} "
-            f"| {found.candidate:.4g} | {found.difference:+.4g} | {found.ci_low:+.3g} … {found.ci_high:+.3g} "
-            f"| {p_value} | {pair.verdict or ''}{' (muted)' if pair.muted else ''} |"
-        )
+    yield from (table_row(_cells(pair)) for pair in compared.pairs[:ROWS])
     yield ""
-    yield from (f"- {change_line(change)}" for change in compared.changes if change.kind in DOUBT)
-    yield from (f"- {flipped_line(pair, FLIPS)}" for pair in compared.pairs if pair.flipped)
+    yield from (f"- {as_text(change_line(change))}" for change in compared.changes if change.kind in DOUBT)
+    yield from (f"- {_flipped_line(pair)}" for pair in compared.pairs if pair.flipped)
     yield from (
-        f"- {name_of(pair)}: {pair.reason}" for pair in compared.pairs if pair.comparison and pair.reason
+        f"- {as_text(f'{name_of(pair)}: {pair.reason}')}"
+        for pair in compared.pairs
+        if pair.comparison and pair.reason
     )
+
+
+def _cells(pair: ComparedPair) -> list[str]:
+    names = [as_text(name) for name in (pair.key.benchmark, " ".join(group_of(pair)), pair.key.pair)]
+    found = pair.comparison
+    if found is None:
+        return [*names, *[""] * 5, as_text(pair.reason or "")]
+    p_value = "" if pair.p_adjusted is None else f"{pair.p_adjusted:.3g}"
+    return [
+        *names, f"{found.base:.4g}", f"{found.candidate:.4g}", f"{found.difference:+.4g}",
+        f"{found.ci_low:+.3g} … {found.ci_high:+.3g}", p_value,
+        f"{pair.verdict or ''}{' (muted)' if pair.muted else ''}",
+    ]  # fmt: skip
+
+
+def _flipped_line(pair: ComparedPair) -> str:
+    """Which items flipped, with the beginning of their texts where they have no ids of their own."""
+    found = signed_flips(pair)
+    named = [
+        as_code(f"{sign}{item.name}") + (f" {as_text(item.text)}" if item.text else "")
+        for sign, item in found[:FLIPS]
+    ]
+    return f"flipped, {as_text(name_of(pair))}: {', '.join(named)}{more_than(found, FLIPS)}"
 
 
 def _courses(courses: tuple[PairCourse, ...]) -> Iterator[str]:
@@ -157,15 +176,14 @@ def _courses(courses: tuple[PairCourse, ...]) -> Iterator[str]:
     for name, drift in moved:
         nights = "1 night" if drift.night == 1 else f"{drift.night} nights"
         yield (
-            f"- {name}: {drift.first:.4g} → {drift.last:.4g} in {nights} since {drift.anchor} "
+            f"- {as_text(name)}: {drift.first:.4g} → {drift.last:.4g} in {nights} since {as_text(drift.anchor)} "
             f"(p = {drift.p_adjusted:.2g})"
         )
     if flapping:
         yield "\n## Items that flip back and forth\n"
     for course in flapping:
-        named = ", ".join(f"`{item.item_id}` {item.course}" for item in course.flapping[:FLIPS])
-        rest = len(course.flapping) - FLIPS
-        yield f"- {_course_name(course)}: {named}" + (f" and {rest} more" if rest > 0 else "")
+        named = ", ".join(f"{as_code(item.name)} {as_text(item.course)}" for item in course.flapping[:FLIPS])
+        yield f"- {as_text(_course_name(course))}: {named}{more_than(course.flapping, FLIPS)}"
 
 
 def _course_name(course: PairCourse) -> str:
@@ -175,10 +193,6 @@ def _course_name(course: PairCourse) -> str:
         if group
         else f"{course.key.benchmark} {course.key.pair}"
     )
-
-
-def _cell(text: str | None) -> str:
-    return (text or "").replace("|", "\\|").replace("\n", " ")
 
 
 def night_document(judged: JudgedNight) -> dict[str, Any]:

@@ -262,6 +262,8 @@ class ComparedRuns:
     verdict: Verdict | None = None
     outcomes: tuple[OutcomeChange, ...] = ()
     costs: tuple[CostChange, ...] = ()
+    begun: tuple[str | None, str | None] = (None, None)
+    """When each run began, for people."""
 
 
 @dataclass(frozen=True)

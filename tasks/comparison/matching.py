@@ -349,12 +349,20 @@ class JoinedItems:
 
 @dataclass(frozen=True)
 class Flipped:
-    """An item whose value changed between 0 and 1."""
+    """An item whose value changed between 0 and 1; ``place`` and ``text`` are how people find one without an
+    id of its own."""
 
     item_id: str
     item_digest: str
     base: float
     candidate: float
+    place: str = ""
+    text: str = ""
+
+    @property
+    def name(self) -> str:
+        """Its place, else its id."""
+        return self.place or self.item_id
 
 
 def match_runs(base: Iterable[GroupKey], candidate: Iterable[GroupKey]) -> list[Match]:

@@ -45,11 +45,19 @@ class Trend:
 @dataclass(frozen=True)
 class Flapping:
     """An item whose answer changed between right and wrong more than once; ``course`` is oldest night first,
-    as in "1101", "-" for a night that did not score it."""
+    as in "1101", "-" for a night that did not score it. ``place`` is how people find one without an id of
+    its own."""
 
     item_id: str
     course: str
     flips: int
+    item_digest: str = ""
+    place: str = ""
+
+    @property
+    def name(self) -> str:
+        """Its place, else its id."""
+        return self.place or self.item_id
 
 
 @dataclass(frozen=True)
@@ -93,20 +101,23 @@ def flapping_items(key: GroupKey, runs: Sequence[Mapping[GroupKey, ItemGroup]]) 
     Only for metrics whose values are 0 and 1: of others every item moves every night.
     """
     courses: dict[tuple[str, int], list[str]] = {}
-    names: dict[tuple[str, int], str] = {}
+    names: dict[tuple[str, int], tuple[str, str]] = {}
     for night, run in enumerate(runs):
         group = run.get(key)
         if group is None:
             continue
         if not np.isin(group.value[group.scored], (0.0, 1.0)).all():
             return []
-        for place, item_id, value, scored in zip(
-            row_keys(group), group.item_ids, group.value, group.scored, strict=True
+        for place, *own, value, scored in zip(
+            row_keys(group), group.item_ids, group.digests, group.value, group.scored, strict=True
         ):
             course = courses.setdefault(place, ["-"] * len(runs))
             course[night] = str(int(value)) if scored else "-"
-            names[place] = item_id
-    found = [Flapping(names[place], "".join(course), _flips(course)) for place, course in courses.items()]
+            names[place] = own[0], str(own[1])
+    found = [
+        Flapping(item_id, "".join(course), _flips(course), digest)
+        for (item_id, digest), course in ((names[place], course) for place, course in courses.items())
+    ]
     return sorted((item for item in found if item.flips > 1), key=lambda item: (-item.flips, item.item_id))
 
 

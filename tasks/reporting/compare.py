@@ -30,9 +30,9 @@ from metrics.statistics.gate import Verdict
 from tasks.comparison.compare import ComparedPair, ComparedRuns
 from tasks.comparison.runs import changes, cost_changes
 from tasks.reporting import numbers
-from tasks.reporting.context import flat, run_line
+from tasks.reporting.context import flat, moment, run_line
 from tasks.reporting.page import packed_element, page_parts
-from tasks.reporting.plots import Axis, Forest, forest_row
+from tasks.reporting.plots import Axis, Forest, forest_row, limited
 from tasks.reporting.report import PageLimits, replacing, write_samples
 from tasks.reporting.view import (
     ARROWS,
@@ -436,13 +436,25 @@ def write_compare_report(
 
 
 def run_names(base: RunView, candidate: RunView, folders: tuple[str, str]) -> tuple[str, str]:
-    """What the two runs are called on the page: their models where they have different ones, else their names
-    in short, or where these are the same (or not known) their folders."""
-    before, after = (_models(view) for view in (base, candidate))
-    if before and after and before != after:
-        return before, after
-    first, second = (short_run_name(str(view.manifest.get("run_name") or "")) for view in (base, candidate))
-    return (first, second) if first and second and first != second else folders
+    """What the two runs are called on the page: their models where they have different ones, else the names
+    that they were given, else their models with when they began, else folders. No digest stands alone."""
+    views = base, candidate
+    models = [_models(view) for view in views]
+    if all(models) and models[0] != models[1]:
+        return models[0], models[1]
+    names = [str(view.manifest.get("run_name") or "") for view in views]
+    if all(names) and names[0] != names[1] and all(short_run_name(name) == name for name in names):
+        return names[0], names[1]
+    begun = [view.manifest.get("started") for view in views]
+    for seconds in (False, True):
+        when = [moment(each, seconds=seconds) for each in begun]
+        if all(when) and when[0] != when[1]:
+            first, second = (" · ".join(filter(None, own)) for own in zip(models, when, strict=True))
+            return first, second
+    short = [short_run_name(name) for name in names]
+    if all(short) and all(models) and short[0] != short[1]:
+        return f"{models[0]} · {short[0]}", f"{models[1]} · {short[1]}"
+    return folders
 
 
 def _models(view: RunView) -> str:
@@ -517,14 +529,15 @@ def _difference_plot(name: str, pairs: Sequence[PairView]) -> Forest:
         for pair in pairs
     )
     direction = MEANING[first.higher_is_better]
-    return Forest(
-        title="Candidate minus base",
-        filter=name,
+    plot = Forest(
+        title=name or "Shares",
+        filter="candidate minus base",
         direction=f"{first.arrow} {direction}".strip(),
         axis=axis,
         rows=tuple(rows),
         zero=axis.at(0.0),
     )
+    return limited(plot, [abs(pair.difference or 0.0) for pair in pairs], "largest")
 
 
 def _head(base: RunView, candidate: RunView, names: tuple[str, str]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from tasks.models.records import asked_and_reused
 from tasks.reporting import numbers
 from tasks.reporting.diagnostics.findings import SHOWN_OF_A_KIND, Diagnostic, Example, grouped
 from tasks.reporting.numbers import RATING_COLUMNS, rating_cells, rating_effects, strongest_first
-from tasks.reporting.plots import curve_rows, curves, forests
+from tasks.reporting.plots import curve_rows, curves, forests, group_names
 from tasks.reporting.terminal import next_command
 from tasks.reporting.view import ResultRow, SampleView, facet_names, facet_text
 
@@ -105,11 +105,13 @@ def page_context(
     on_curves = curve_rows(computed)
     plots = forests([row for row in computed if row not in on_curves])
     folded = plots[PANELS_OPEN:] + forests(on_curves)
+    matrix = score_matrix(rows) if any(plot.every for plot in plots) else None
     return {
         "title": benchmark_name(manifest, rows),
         "run": run_line(manifest),
         "facts": facts(manifest, rows, usage),
         "rows": rows,
+        "matrix": matrix,
         "table_open": _says_more(rows) or len(rows) <= ROWS_OPEN,
         "outcomes": list(dict.fromkeys(name for row in rows for name in row.outcome_counts)),
         "failed": list(failed.values()),
@@ -143,6 +145,39 @@ def page_context(
             "lower_is_better": sorted({row.pair for row in rows if row.higher_is_better is False}),
         },
     }
+
+
+@dataclass(frozen=True)
+class PairHead:
+    """A pair's column of the table of scores."""
+
+    title: str
+    filter: str
+    arrow: str
+
+
+@dataclass(frozen=True)
+class ScoreMatrix:
+    """Groups × pairs: for each group its rows in the order of the pairs, None where it has none."""
+
+    pairs: tuple[PairHead, ...]
+    rows: tuple[tuple[str, tuple[ResultRow | None, ...]], ...]
+
+
+def score_matrix(rows: Sequence[ResultRow]) -> ScoreMatrix:
+    """All scores with a line a group: what many groups are compared in."""
+    several = len({row.benchmark for row in rows}) > 1
+    names = group_names(rows)
+    heads: dict[PairHead, None] = {}
+    found: dict[str, dict[PairHead, ResultRow]] = {}
+    for row in rows:
+        parts = [row.benchmark] if several else []
+        title = f"{row.label}: {row.metric_key}" if row.label else row.metric_key
+        head = PairHead(" · ".join([*parts, title]), row.filter, row.arrow)
+        heads[head] = None
+        found.setdefault(row.group, {})[head] = row
+    lines = ((names[group], tuple(map(own.get, heads))) for group, own in found.items())
+    return ScoreMatrix(tuple(heads), tuple(lines))
 
 
 def _rated(rated: Mapping[str, Any]) -> dict[str, Any]:
@@ -195,7 +230,7 @@ def run_line(manifest: Mapping[str, Any]) -> str:
     parts: list[str | None] = [str(manifest[key]) for key in ("run_name", "run_id") if manifest.get(key)]
     when = next((manifest[key] for key in ("finished", "started", "date") if manifest.get(key)), None)
     if when:
-        parts.append(_moment(when))
+        parts.append(moment(when))
     return " · ".join(dict.fromkeys(part for part in parts if part))
 
 
@@ -264,7 +299,7 @@ def provenance(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
         "task_runs",
         "tokens",
     }
-    shown = {**manifest, "started": _moment(manifest.get("started"))}
+    shown = {**manifest, "started": moment(manifest.get("started"))}
     return [row for key, value in shown.items() if key not in left_out for row in flat(key, value)]
 
 
@@ -285,13 +320,17 @@ def flat(name: str, value: Any) -> list[tuple[str, str]]:
     return [(name, str(value))]
 
 
-def _moment(when: Any) -> str | None:
-    """A time, in seconds since 1970 or as ISO 8601 text, to the minute."""
+def moment(when: Any, *, seconds: bool = False) -> str | None:
+    """A time, given in seconds since 1970 or as ISO 8601 text, to the minute or the second.
+
+    >>> moment(1795484525), moment("2026-11-24T01:42:05Z", seconds=True)
+    ('2026-11-24 01:42 UTC', '2026-11-24 01:42:05 UTC')
+    """
     if when is None:
         return None
     if isinstance(when, int | float):
         when = datetime.fromtimestamp(when, UTC).isoformat()
-    return f"{str(when).replace('T', ' ')[:16]} UTC"
+    return f"{str(when).replace('T', ' ')[: 19 if seconds else 16]} UTC"
 
 
 def benchmark_name(manifest: Mapping[str, Any], rows: Sequence[ResultRow]) -> str:

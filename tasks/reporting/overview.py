@@ -39,7 +39,8 @@ COMPARABLE: Final = 1.959964
 _RUNS: Final = """
 SELECT run_id, run_name, benchmark, status, started, wall_seconds, sent, cached, cost, dataset_digest,
        manifest->>'$.currency', manifest->>'$.output', manifest->'$.limit', manifest->>'$.samples',
-       manifest->'$.config', manifest->'$.models', manifest->'$.judges', manifest->'$.stopped'
+       manifest->'$.config', manifest->'$.models', manifest->'$.judges', manifest->'$.stopped',
+       manifest->'$.tokens.total'
 FROM runs ORDER BY started DESC, run_id DESC
 """
 _ROWS: Final = """
@@ -96,6 +97,8 @@ class Glance:
     """Models and judges that have no price beside others that have: the cost leaves them out."""
     stopped: str | None = None
     """After how many items of how many it stopped, in words; None: it asked all."""
+    tokens: int | None = None
+    """Of all answers that this run asked for; None where the endpoints do not say."""
 
     @property
     def short_name(self) -> str:
@@ -171,6 +174,7 @@ def _glance(row: Sequence[Any], scores: Iterable[Score], before: Sequence[Any] |
         costs={" ".join(place): cost for place, cost in costs(_accounts(row)).items()},
         unpriced=unpriced(_accounts(row)),
         stopped=_stopped(row[17]),
+        tokens=json.loads(row[18] or "null"),
     )
 
 
@@ -361,6 +365,7 @@ def _row(run: Glance, folder: Path) -> dict[str, Any]:
         "asked": run.asked,
         "reused": run.reused,
         "cost": run.cost,
+        "tokens": run.tokens,
         "money": numbers.money(run.cost, run.currency),
         "seconds": run.seconds,
         "changed": ", ".join(run.changed),

@@ -17,7 +17,7 @@ import json
 import math
 import re
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -37,6 +37,7 @@ from tasks.reporting import numbers
 from tasks.reporting.view import ResponseView, SampleView, facet_text, mean_of_scored
 
 ASSETS: Final = Path(__file__).parent / "assets"
+ROWS_TALL: Final = 24
 BLOCK_BYTES: Final = 1 << 18
 OPTIONS: Final = orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
 
@@ -135,8 +136,14 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     templates.globals["n"] = numbers
+    templates.globals["tall"] = tall
     templates.filters["inline_json"] = lambda value: Markup(inline_json(value))
     return templates
+
+
+def tall(rows: Sized) -> str:
+    """The class of a table that is so long that it has a scroll bar of its own."""
+    return " tall" if len(rows) > ROWS_TALL else ""
 
 
 def read_asset(name: str) -> str:

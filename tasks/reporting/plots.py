@@ -11,7 +11,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
@@ -21,6 +21,8 @@ from tasks.reporting import numbers
 from tasks.reporting.view import MEANING, ResultRow, SampleView
 
 LEFT, RIGHT, TOP, BOTTOM = 44.0, 348.0, 12.0, 184.0
+GROUPS_SHOWN: Final = 12
+"""Rows of a forest plot that a person compares; of more, the most telling are drawn, and all are folded."""
 REDUCTION_OF_K = re.compile(r"(?P<name>.+?)@(?P<k>\d+)$")
 Family = tuple[str, str, str]  # title, filter, label
 
@@ -87,6 +89,9 @@ class Forest:
     axis: Axis
     rows: tuple[ForestRow, ...]
     zero: float | None = None
+    shown: str = ""
+    """Which of the rows these are, in words; ``every`` has them all then."""
+    every: tuple[ForestRow, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -171,21 +176,35 @@ def _forest(group: Sequence[ResultRow], names: Mapping[str, str], name_benchmark
     axis = Axis.around(ends)
     first = group[0]
     title = f"{first.label}: {first.metric_key}" if first.label else first.metric_key
-    return Forest(
+    rows = tuple(
+        forest_row(
+            names[row.group],
+            (row.value or 0.0, row.ci_low, row.ci_high),
+            numbers.value_with_error(row.value, row.stderr),
+            axis,
+        )
+        for row in group
+    )
+    lower = first.higher_is_better is False
+    plot = Forest(
         title=f"{first.benchmark} · {title}" if name_benchmark else title,
         filter=first.filter,
         direction=f"{first.arrow} {MEANING[first.higher_is_better]}".strip(),
         axis=axis,
-        rows=tuple(
-            forest_row(
-                names[row.group],
-                (row.value or 0.0, row.ci_low, row.ci_high),
-                numbers.value_with_error(row.value, row.stderr),
-                axis,
-            )
-            for row in group
-        ),
+        rows=rows,
     )
+    return limited(plot, [(row.value or 0.0) * (-1 if lower else 1) for row in group], "best")
+
+
+def limited(plot: Forest, weights: Sequence[float], name: str) -> Forest:
+    """The plot with no more rows than a person compares, those with the greatest weights in that order;
+    ``name`` says which these are."""
+    if len(plot.rows) <= GROUPS_SHOWN:
+        return plot
+    ordered = sorted(zip(weights, plot.rows, strict=True), key=lambda entry: -entry[0])
+    every = tuple(row for _, row in ordered)
+    said = f"the {GROUPS_SHOWN} {name} of {numbers.count(len(every))}"
+    return replace(plot, rows=every[:GROUPS_SHOWN], shown=said, every=every)
 
 
 def _within(at: float) -> float:

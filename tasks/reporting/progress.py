@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TextIO
 from metrics.errors import printable
 from tasks.models.records import Progress, RunningFigure
 from tasks.reporting import numbers
+from tasks.reporting.markdown import as_text, table_row
 from tasks.reporting.streams import raw, safe_console
 
 if TYPE_CHECKING:
@@ -64,8 +65,7 @@ def progress_markdown(models: Mapping[str, Progress]) -> str:
         "|---|---:|---:|---:|---:|---:|---:|---:|---|",
     ]
     for name, progress in models.items():
-        cells = [printable(name).replace("|", "\\|"), *_words(progress).values()]
-        lines.append(f"| {' | '.join(cells)} |")
+        lines.append(table_row([as_text(printable(name)), *map(as_text, _words(progress).values())]))
     return "\n".join(lines)
 
 

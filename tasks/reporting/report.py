@@ -28,16 +28,15 @@ from pathlib import Path
 from typing import Any, Final, TextIO
 
 from tasks.comparison.trends import LearningCurve
-from tasks.datasets.config import TextForm
-from tasks.datasets.items import row_places
 from tasks.reporting import numbers
 from tasks.reporting.context import Usage, page_context
 from tasks.reporting.diagnostics import Diagnosis
 from tasks.reporting.diagnostics.findings import Diagnostic
+from tasks.reporting.items import places_of
 from tasks.reporting.page import BlockWriter, SampleIndex, SampleRecords, packed_element, page_parts, patterns
 from tasks.reporting.plots import TokensSpent, learning_context, spent_curves
 from tasks.reporting.view import RunView, SampleView, result_rows
-from tasks.store.home import as_open_as_its_folder, named_path, private_folder
+from tasks.store.home import as_open_as_its_folder, private_folder
 from tasks.thresholds import Threshold
 
 FAILED: Final = 0  # a request failed or a response is unscored
@@ -299,17 +298,6 @@ def write_report(
         shown = write_samples(file, "run", chosen, selection.cap, view, limits)
         file.write(after)
     return WrittenReport(path, first.scan.samples, shown, diagnostics)
-
-
-def places_of(positions: Collection[int], manifest: Mapping[str, Any]) -> dict[int, str]:
-    """Position in the dataset → where the item stands in its file ("questions.jsonl:7"); nothing where the
-    dataset is no file, or is not there any more."""
-    config = manifest.get("config")
-    dataset = config.get("dataset") if isinstance(config, Mapping) else None
-    if not isinstance(config, Mapping) or not isinstance(dataset, Mapping) or not dataset.get("path"):
-        return {}
-    form = TextForm(dataset.get("encoding"), dataset.get("delimiter"))
-    return row_places(named_path(str(config.get("base_dir") or "."), str(dataset["path"])), positions, form)
 
 
 def placed(diagnostics: Sequence[Diagnostic], manifest: Mapping[str, Any]) -> tuple[Diagnostic, ...]:

@@ -1,17 +1,24 @@
 """The comparison's command line: exit codes, gate files, one JSON document."""
 
+import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from rich.console import Console
 
 from flows.compare.__main__ import main
+from flows.compare.flips import FlippedItems
+from tasks.comparison.compare import ComparedPair
+from tasks.comparison.matching import Flipped, GroupKey, Match
 from tasks.history.layout import record_run
 from tasks.store.schemas import ITEM_ROWS, RESULTS
 from tasks.store.storage import Store
+from tests.flows.conftest import Evaluate
 
 
 def item_rows(right: int, items: int, **other: Any) -> list[dict[str, Any]]:
@@ -113,6 +120,66 @@ def test_without_a_gate_a_difference_is_shown_and_judges_nothing(
     assert code == 0
     assert "-0.3333" in out
     assert "flipped, exact_match,none (demo): -q100" in out
+
+
+BENCHMARK = """
+name: sums
+output_type: generate_until
+dataset: a_dataset.csv
+prompt_template: "Question: {{question}}\\nAnswer:"
+target: "{{answer}}"
+models: [{name: demo, type: demo, config: {error_rate: %s}}]
+filter_list: [{name: last-number, filter: [last_number, normalize_number], metric_list: [exact_match]}]
+"""
+
+
+def numbered(path: Path, evaluate: Evaluate) -> tuple[Path, Path]:
+    """Two runs over questions without ids: all are right, then all are wrong."""
+    rows = (
+        f"Ada has {n} shells and finds {n + 3} more shells. How many has she?,{2 * n + 3}" for n in range(8)
+    )
+    (path / "a_dataset.csv").write_text("\n".join(["question,answer", *rows]) + "\n")
+    for name, rate in (("right", 0.0), ("wrong", 1.0)):
+        (path / f"{name}.yaml").write_text(BENCHMARK % rate)
+        assert evaluate(path / f"{name}.yaml", "--output", path / name).code == 0
+    return path / "right", path / "wrong"
+
+
+def test_a_flipped_item_without_an_id_is_named_by_its_line_and_its_text(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], evaluate: Evaluate
+) -> None:
+    right, wrong = numbered(tmp_path, evaluate)
+    _, out, _ = compare(capsys, right, wrong, "--flips", 2)
+    shown = out[out.index("flipped") :].splitlines()
+    assert shown[0] == "flipped, exact_match,last-number (demo, default): 2 of 8 (- lost, + won):"
+    assert [line.strip() for line in shown[1:3]] == [
+        f"-a_dataset.csv:{n + 2}  Ada has {n} shells and finds {n + 3} more shells. How many has she?"
+        for n in range(2)
+    ]
+    _, out, _ = compare(capsys, wrong, right, "--flips", 8)
+    assert out.count("  +a_dataset.csv:") == 8
+    assert not re.search(r"\b[0-9a-f]{16}\b", out), "a digest tells nobody anything"
+    for folder in (right, wrong):
+        (folder / "samples_sums.jsonl").unlink()
+    _, out, _ = compare(capsys, right, wrong, "--flips", 1)
+    assert re.search(r"-item [0-9a-f]{16} \(its run has no samples any more\)", out)
+
+
+@pytest.mark.parametrize("width", [100, 80, 60, 40])
+def test_the_place_of_a_flipped_item_is_whole_at_any_width(
+    tmp_path: Path, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = "a_dataset_of_quite_a_long_name.csv:1319"
+    item = Flipped(16 * "a", 64 * "a", 1.0, 0.0, place, "How many eggs are left? " * 9)
+    key = GroupKey("sums", "none", "exact_match", "mean")
+    pair = ComparedPair(Match(key, key), flipped=(item,), higher_is_better=True)
+    file = io.StringIO()
+    Console(file=file, width=width).print(FlippedItems("exact_match,none", pair, 5))
+    lines = file.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    assert f"-{place}" in "".join(line.strip() for line in lines)
+    assert lines[-1].endswith("…")
+    assert "How many" in lines[-1]
 
 
 def test_run_ids_are_looked_up_in_the_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,12 +14,13 @@ const COLUMNS = [
   ['items', 'Items', true, false, (run) => (run.items === null ? '' : count(run.items))],
   ['asked', 'Asked', true, true, (run) => count(run.asked)],
   ['reused', 'Reused', true, false, (run) => count(run.reused)],
+  ['tokens', 'Tokens', true, false, (run) => (run.tokens === null ? '' : count(run.tokens))],
   ['cost', 'Cost', true, false, (run) => run.money],
   ['seconds', 'Seconds', true, false, (run) => (run.seconds === null ? '' : count(Math.round(run.seconds)))],
   ['changed', 'Changed since the run before', false, true, (run) => run.changed],
 ];
 
-const CLASSES = { when: 'nowrap', benchmark: 'names', models: 'names' };
+const CLASSES = { when: 'nowrap', benchmark: 'names', models: 'names', value: 'num headline' };
 
 class RunsTable {
   constructor() {
@@ -40,13 +41,20 @@ class RunsTable {
     byId('columns').append(...COLUMNS.map(([key, heading]) => element('label', {},
       element('input', { type: 'checkbox', value: key, checked: this.columns.has(key) }), ` ${heading}`)));
     form.addEventListener('submit', (event) => event.preventDefault());
-    form.addEventListener('input', () => {
-      this.columns = new Set([...byId('columns').querySelectorAll(':checked')].map(({ value }) => value));
-      remember([...this.columns]);
-      this.rows = PAGE_ROWS;
-      this.draw();
+    byId('clear').addEventListener('click', () => {
+      for (const id of ['find', 'of-benchmark', 'of-model', 'of-status']) byId(id).value = '';
+      this.choose();
+      byId('find').focus();
     });
+    form.addEventListener('input', () => this.choose());
     byId('more').addEventListener('click', () => { this.rows += 5 * PAGE_ROWS; this.draw(); });
+    this.draw();
+  }
+
+  choose() {
+    this.columns = new Set([...byId('columns').querySelectorAll(':checked')].map(({ value }) => value));
+    remember([...this.columns]);
+    this.rows = PAGE_ROWS;
     this.draw();
   }
 
@@ -75,6 +83,7 @@ class RunsTable {
       ...columns.map(([key, text, numeric]) => this.heading(key, text, numeric))));
     byId('found').replaceChildren(...found.slice(0, this.rows).map((run) => this.row(run, columns)));
     byId('status').textContent = found.length === runs.length ? plural(runs.length, 'run') : `${count(found.length)} of ${plural(runs.length, 'run')}`;
+    byId('nothing').hidden = found.length > 0;
     byId('more').hidden = found.length <= this.rows;
     byId('more').textContent = `show ${count(Math.min(5 * PAGE_ROWS, found.length - this.rows))} more`;
   }
@@ -93,7 +102,7 @@ class RunsTable {
   row(run, columns) {
     const box = element('input', { type: 'checkbox', 'aria-label': `Compare ${run.name}`, checked: this.ticked.includes(run), onchange: () => this.tick(run) });
     return element('tr', { class: run.status === 'ok' ? null : 'failed' }, element('td', {}, box),
-      ...columns.map(([key, , numeric, , cell]) => element('td', { class: numeric ? 'num' : CLASSES[key] }, ...[cell(run)].flat())));
+      ...columns.map(([key, , numeric, , cell]) => element('td', { class: CLASSES[key] ?? (numeric ? 'num' : null) }, ...[cell(run)].flat())));
   }
 
   // The last two that were ticked.

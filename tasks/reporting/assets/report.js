@@ -168,6 +168,7 @@ function drawPivot(rows, values) {
     made.style.setProperty('--heat', `${Math.round(32 * (found[0].higher === false ? 1 - share : share))}%`);
     return made;
   };
+  byId('facet-table').classList.toggle('tall', lines.length > 24);
   byId('pivot').replaceChildren(
     element('thead', {}, element('tr', {}, element('th', { scope: 'col', text: by }), ...columns.map((text) => element('th', { scope: 'col', class: 'num', text })))),
     element('tbody', {}, ...lines.map((name) => element('tr', {}, element('th', { scope: 'row', text: name }), ...columns.map((head) => cell(name, head))))));

@@ -157,8 +157,8 @@ def test_differences_of_other_units_have_plots_of_their_own() -> None:
         PairView("gone,none", 0.2, None, None),
     ]
     plots = differences(pairs)
-    assert [(plot.filter, [row.name for row in plot.rows]) for plot in plots] == [
-        ("", ["em,none", "em,strict"]),
+    assert [(plot.title, [row.name for row in plot.rows]) for plot in plots] == [
+        ("Shares", ["em,none", "em,strict"]),
         ("bleu,none", ["all"]),
         ("ter,none", ["all"]),
     ]
@@ -187,24 +187,42 @@ def test_settings_that_differ_are_listed_and_no_others() -> None:
     assert differing_versions(base, candidate) == [("numpy", "2", "–")]
 
 
-def test_runs_are_called_by_their_short_names_unless_these_are_the_same() -> None:
-    first, second = (run(run_name=f"sums-{digit * 32}") for digit in "ab")
-    folders = ("results/a", "results/b")
-    assert run_names(first, second, folders) == ("sums-aaaaaaaa…", "sums-bbbbbbbb…")
-    assert run_names(first, first, folders) == run_names(first, run(), folders) == folders
+FOLDERS = ("results/a", "results/b")
+
+
+def of_models(*models: str, **manifest: Any) -> RunView:
+    """A run of these models."""
+    table = results(*(row(model, 0.5) for model in models))
+    return dataclasses.replace(run(**manifest), results=table)
+
+
+def test_runs_are_called_by_the_names_that_they_were_given() -> None:
+    named = of_models("m", run_name="monday"), of_models("m", run_name="tuesday")
+    assert run_names(*named, FOLDERS) == ("monday", "tuesday")
+    assert run_names(named[0], named[0], FOLDERS) == FOLDERS
 
 
 def test_runs_of_different_models_are_called_by_these() -> None:
-    def of(*models: str) -> RunView:
-        table = results(*(row(model, 0.5) for model in models))
-        return dataclasses.replace(run(run_name=f"sums-{'a' * 32}"), results=table)
+    of = of_models
+    assert run_names(of("m"), of("n"), FOLDERS) == ("m", "n")
+    assert run_names(of("m", "o"), of("m"), FOLDERS) == ("m, o", "m")
+    assert run_names(of("m", "n", "o", "p"), of("m"), FOLDERS) == ("m, n and 2 more", "m")
+    assert run_names(of("m"), of("m"), FOLDERS) == FOLDERS
+    assert run_names(of(*"abcd"), of(*"abef"), FOLDERS) == FOLDERS, "what is left out would differ"
 
-    folders = ("results/a", "results/b")
-    assert run_names(of("m"), of("n"), folders) == ("m", "n")
-    assert run_names(of("m", "o"), of("m"), folders) == ("m, o", "m")
-    assert run_names(of("m", "n", "o", "p"), of("m"), folders) == ("m, n and 2 more", "m")
-    assert run_names(of("m"), of("m"), folders) == folders
-    assert run_names(of(*"abcd"), of(*"abef"), folders) == folders, "what is left out would differ"
+
+def test_runs_of_the_same_models_are_called_by_when_they_began_and_never_by_a_digest_alone() -> None:
+    first, second = (f"sums-{digit * 32}" for digit in "ab")
+
+    def names(*began: Any) -> tuple[str, str]:
+        one, other = (
+            of_models("m", run_name=name, started=at) for name, at in zip((first, second), began, strict=True)
+        )
+        return run_names(one, other, FOLDERS)
+
+    assert names(1795484525, 1795570925) == ("m · 2026-11-24 01:42 UTC", "m · 2026-11-25 01:42 UTC")
+    assert names(1795484525, 1795484527) == ("m · 2026-11-24 01:42:05 UTC", "m · 2026-11-24 01:42:07 UTC")
+    assert names(None, None) == ("m · sums-aaaaaaaa…", "m · sums-bbbbbbbb…")
 
 
 def test_costs_are_shown_by_model_and_stage(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from PIL import Image, ImageDraw
 
@@ -27,6 +28,7 @@ from tasks.reporting.overview import ROWS, write_index
 from tasks.reporting.page import read_asset
 from tasks.reporting.report import write_report
 from tasks.reporting.view import ResponseView, RunView, SampleView
+from tasks.store.schemas import RESULTS
 from tasks.store.storage import Store
 from tests.tasks.reporting.recorded_runs import record, row
 from tests.tasks.reporting.report_recordings import HOSTILE, generated, gsm8k, result, run_of
@@ -446,6 +448,37 @@ def test_runs_are_filtered_and_columns_picked(browser: Any, pages: dict[str, Pat
     opened.context.close()
 
 
+def test_where_no_run_is_found_the_page_says_so_and_shows_all_again(
+    browser: Any, pages: dict[str, Path]
+) -> None:
+    opened = Opened(browser, pages["index"])
+    page = opened.ready()
+    assert not page.locator("#nothing").is_visible()
+    page.select_option("#of-benchmark", "benchmark-2")
+    page.locator("#find").fill("nothing-like-this")
+    assert page.locator("#found tr").count() == 0
+    assert page.locator("#nothing").is_visible()
+    page.get_by_role("button", name="Show all runs").click()
+    assert page.locator("#status").inner_text() == "1,000 runs"
+    assert page.evaluate("document.activeElement.id") == "find"
+    assert not page.locator("#nothing").is_visible()
+    assert page.locator("#headings th").count() == 7, "the columns stay as they were"
+    assert opened.logged == []
+    opened.context.close()
+
+
+def test_the_tokens_of_a_run_are_a_column_that_can_be_picked(browser: Any, tmp_path: Path) -> None:
+    store = Store(str(tmp_path / "store"))
+    record(store, "told", 0, row("m", 0.5), tokens={"prompt": 1000, "completion": 234, "total": 1234})
+    record(store, "not told", 1, row("m", 0.5))
+    opened = Opened(browser, write_index(store, tmp_path / "results"))
+    page = opened.ready()
+    page.locator(".columns summary").click()
+    page.get_by_role("checkbox", name="Tokens").click()
+    assert page.locator("#found td:nth-child(8)").all_inner_texts() == ["", "1,234"]
+    opened.context.close()
+
+
 def test_two_ticked_runs_show_their_comparison_or_the_command_that_makes_it(
     browser: Any, tmp_path: Path
 ) -> None:
@@ -840,6 +873,132 @@ def test_a_night_of_60_benchmarks_by_3_models_is_a_page(browser: Any, tmp_path: 
     assert page.locator(".matrix td a").first.get_attribute("href") == "a/report.html"
     assert not page.locator("details.table").evaluate("node => node.open")
     assert opened.logged == []
+    opened.context.close()
+
+
+MANY = [f"some_org/a-model-{number:02d}" for number in range(60)]
+PAIRS = [f"metric_{number},none" for number in range(6)]
+
+
+def tops(page: Any, *selectors: str) -> list[float]:
+    """Where the first of each of these begins on the page, from its top."""
+    return [
+        page.locator(selector).first.evaluate("e => e.getBoundingClientRect().top + scrollY")
+        for selector in selectors
+    ]
+
+
+@pytest.fixture(scope="module")
+def crowded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A report and a comparison of 60 models by six metrics; of the last one lower is better."""
+    folder = tmp_path_factory.mktemp("crowded")
+
+    def samples() -> Iterator[SampleView]:
+        for place, model in enumerate(MANY):
+            for number in range(3):
+                scores: dict[str, list[float | None]] = {pair: [place / 60] for pair in PAIRS}
+                yield SampleView(str(number), model, "default", "How many?", responses=[ResponseView("7")],
+                                 scores=scores)  # fmt: skip
+
+    view = run_of(samples, {"benchmark": "crowded", "run_id": "crowded"})
+    rows = view.results.to_pylist()
+    lower = [{**row, "higher_is_better": row["metric"] != "metric_5"} for row in rows]
+    view = dataclasses.replace(view, results=pa.Table.from_pylist(lower, schema=RESULTS))
+    compared = [
+        PairView(pair, 50.0, 50 + place / 6, place / 6, -1.0, 12.0, n_items=3, group=model)
+        for pair in PAIRS for place, model in enumerate(MANY)
+    ]  # fmt: skip
+    return {
+        "report": write_report(view, folder / "report.html").path,
+        "comparison": write_compare_report(view, view, compared, folder / "c.html").path,
+    }
+
+
+@pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.parametrize(("name", "table"), [("report", ".matrix"), ("comparison", "table")])
+def test_of_60_models_the_table_comes_first_and_plots_show_what_a_person_compares(
+    browser: Any, crowded: dict[str, Path], name: str, table: str, look: str
+) -> None:
+    opened = Opened(browser, crowded[name], **LOOKS[look])
+    page = opened.ready()
+    first, plot = tops(page, table, "figure")
+    assert first < plot
+    assert plot - first <= page.evaluate("innerHeight"), "a long table has a scroll bar of its own"
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert page.evaluate(NAMELESS) == []
+    shown = page.locator("figure.forest > .forest-rows").evaluate_all(
+        "plots => plots.map((plot) => plot.querySelectorAll('.forest-row:not(.forest-axis)').length)"
+    )
+    assert shown == [12] * 6
+    figure = page.locator("figure.forest").first
+    assert "of 60" in figure.locator("figcaption").inner_text()
+    hidden = figure.locator("details .forest-row:not(.forest-axis)")
+    assert hidden.count() == 60
+    assert not hidden.first.is_visible()
+    figure.get_by_text("show all 60").click()
+    assert hidden.first.is_visible()
+    assert opened.logged == []
+    opened.context.close()
+
+
+def test_the_plots_of_many_models_show_the_best_ones(browser: Any, crowded: dict[str, Path]) -> None:
+    opened = Opened(browser, crowded["report"])
+    page = opened.ready()
+    plots = page.locator("figure.forest")
+    names = [plots.nth(at).locator(".forest-name").first.inner_text() for at in (0, 5)]
+    assert names == [MANY[-1], MANY[0]], "of the last metric lower is better"
+    assert page.locator(".matrix tbody tr").count() == 60
+    assert page.locator(".matrix thead th").count() == 7
+    page.locator(".matrix .sort").nth(1).click()
+    assert page.locator(".matrix tbody th").first.inner_text() == MANY[-1]
+    opened.context.close()
+
+
+@pytest.mark.parametrize("width", [390, 1280, 1920])
+def test_a_night_of_more_models_than_benchmarks_has_a_line_a_model(
+    browser: Any, tmp_path: Path, width: int
+) -> None:
+    cell = {"value": 0.5, "text": "0.5000", "interval": "[0.4000, 0.6000]", "difference": "", "failed": 0}
+    cells = [{**cell, "verdict": "pass", "link": f"{model}/report.html"} for model in MANY]
+    names = [f"benchmark-{number}" for number in range(6)]
+    write_night(tmp_path / "suite.html", {
+        "title": "nightly", "run": "nightly-1", "said": "pass", "outcome": "pass", "baseline": "nightly-0",
+        "failed": [], "evaluated": 360, "asked": 10, "reused": 20, "models": MANY, "rows": [], "open": False,
+        "matrix": [{"benchmark": name, "pair": "acc,none", "cells": cells} for name in names], "notes": [],
+    })  # fmt: skip
+    opened = Opened(browser, tmp_path / "suite.html", viewport={"width": width, "height": 900})
+    page = opened.ready()
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.locator(".matrix tbody th").all_inner_texts() == MANY
+    assert page.locator(".matrix thead th").count() == 7
+    links = page.locator(".matrix tbody tr").nth(7).locator("a")
+    assert [link.get_attribute("href") for link in links.all()] == [f"{MANY[7]}/report.html"] * 6
+    assert page.locator(".scroll.tall").first.bounding_box()["height"] <= 900
+    opened.context.close()
+
+
+TEXT_LINES = """(node) => {
+    const range = document.createRange();
+    range.selectNodeContents(node);
+    return [...range.getClientRects()].map((line) => [line.left, line.top, line.right, line.bottom]);
+}"""
+"""Where the lines of an element's text are."""
+
+
+@pytest.mark.parametrize("name", READABLE)
+def test_the_title_and_the_button_of_the_theme_never_touch(
+    browser: Any, pages: dict[str, Path], name: str
+) -> None:
+    opened = Opened(browser, pages[name], viewport={"width": 390, "height": 800})
+    page = opened.ready()
+    for title in ("gsm8k_recorded", "a_benchmark_of_a_name", "A name of several words that go on"):
+        page.evaluate("title => { document.querySelector('h1').textContent = title; }", title)
+        button = page.locator("#theme").bounding_box()
+        for other in ("h1", ".brand", ".run"):
+            for left, top, right, bottom in page.locator(f".masthead {other}").evaluate(TEXT_LINES):
+                beside = right + 8 <= button["x"] or left >= button["x"] + button["width"]
+                above = bottom <= button["y"] or top >= button["y"] + button["height"]
+                assert beside or above, (other, title)
     opened.context.close()
 
 

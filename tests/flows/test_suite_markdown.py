@@ -1,0 +1,105 @@
+"""A night's page in Prefect's UI: what is not the program's own is text in it, and no markup."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from markdown_it import MarkdownIt
+
+from flows.compare.runs import compare_opened
+from flows.prune import _markdown as prune_markdown
+from flows.suite.words import summary_markdown
+from tasks.comparison.compare import Gate
+from tasks.comparison.matching import GroupKey, ItemGroup
+from tasks.comparison.runs import ComparedRun
+from tasks.comparison.trends import Flapping, PairCourse, Trend
+from tasks.history.nights import NightEvaluation
+from tasks.history.prune import Leftovers, Pruned, Pruning
+from tests.flows.made_nights import judge_in
+
+HOSTILE = "a|b ![x](http://a.b/c.png) <img src=x> `c` **d** _e_ # f"
+MARKUP = {"html_inline", "html_block", "link_open", "image", "em_open"}
+
+
+def run(right: int) -> ComparedRun:
+    """A run of 40 items, all of whose names are hostile."""
+    facets = (("model_name", HOSTILE), ("topic", HOSTILE))
+    key = GroupKey(HOSTILE, HOSTILE, "exact_match", "mean", HOSTILE, facets)
+    names = np.array([f"{HOSTILE} {n}" for n in range(40)], dtype=object)
+    value = (np.arange(40) < right).astype(float)
+    items = ItemGroup(names, names, None, value, value[:, None], None, np.ones(40, dtype=bool))
+    return ComparedRun(HOSTILE, {key: items})
+
+
+def shape(page: str) -> tuple[list[Any], set[int]]:
+    """All tokens of a page, and how many cells its rows of a table have."""
+    parsed = MarkdownIt("gfm-like", {"html": True, "linkify": False}).parse(page)
+    cells, counts = 0, set()
+    for token in parsed:
+        cells = 0 if token.type == "tr_open" else cells + token.type.startswith(("td_open", "th_open"))
+        if token.type == "tr_close":
+            counts.add(cells)
+    return [part for token in parsed for part in (token, *(token.children or ()))], counts
+
+
+def test_names_messages_and_reasons_of_a_night_are_text(tmp_path: Path) -> None:
+    judged = judge_in(tmp_path)()
+    compared = compare_opened(run(40), run(20), Gate(margin=0.05))
+    unlike = replace(compared.pairs[0], comparison=None, reason=HOSTILE)
+    key = compared.pairs[0].key
+    course = PairCourse(key, Trend(6, 0.5, 0.4, -0.1, p_adjusted=0.01), (Flapping(HOSTILE, "101", 2),))
+    failed = NightEvaluation(name=HOSTILE, run_id=HOSTILE, ok=False, message=HOSTILE)
+    page = summary_markdown(
+        replace(
+            judged,
+            night=judged.night.model_copy(update={"suite": HOSTILE, "evaluations": (failed,)}),
+            compared=replace(compared, pairs=(compared.pairs[0], unlike)),
+            courses=(course,),
+        )
+    )
+    tokens, cells = shape(page)
+    assert not {token.type for token in tokens} & MARKUP
+    assert cells == {5, 9}
+    headings = [token.content for token in tokens if token.type == "heading_open"]
+    assert len(headings) == 4, "the night, its comparison, the trends, what flips"
+    text = "".join(token.content for token in tokens if token.type in ("text", "code_inline"))
+    assert text.count(HOSTILE) > 10
+
+
+def test_names_of_what_was_removed_are_text() -> None:
+    pruned = Pruned(Pruning(runs=(HOSTILE,), artifacts=(), kept=0), Leftovers(folders=(Path("a|b `c`"),)))
+    tokens, _ = shape(prune_markdown(pruned, dry_run=False))
+    assert not {token.type for token in tokens} & MARKUP
+    assert [token.content for token in tokens if token.type == "code_inline"] == [HOSTILE, "a|b `c`"]
+
+
+def test_the_log_of_a_models_server_is_a_block_of_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tasks import preflight
+
+    pages: list[tuple[str, str]] = []
+    monkeypatch.setattr(preflight, "log_text", lambda _: f"```\n{HOSTILE}")
+    monkeypatch.setattr(
+        preflight,
+        "create_markdown_artifact",
+        lambda page, key, description: pages.append((page, description)),
+    )
+    monkeypatch.setattr(preflight, "if_possible", lambda call: call())
+
+    class Model:
+        name = HOSTILE
+
+    class Infer:
+        model = Model()
+
+    class Setup:
+        output, infer = str(tmp_path), Infer()
+
+    preflight._keep_log(Setup(), tmp_path)  # type: ignore[arg-type]
+    ((page, description),) = pages
+    for said in (page, description):
+        assert not {token.type for token in shape(said)[0]} & MARKUP
+    assert [token.content for token in shape(page)[0] if token.type == "fence"] == [f"```\n{HOSTILE}\n"]
