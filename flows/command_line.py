@@ -16,9 +16,12 @@ import getpass
 import importlib
 import logging
 import os
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any, Final, TextIO
 from weakref import WeakKeyDictionary
 
@@ -55,18 +58,38 @@ def command_line(app: typer.Typer, arguments: Sequence[str] | None = None) -> No
     What the user can mend, a NightjarError, is one line on stderr and exit code 2, never a traceback.
     """
     _warned.clear()
-    with shown_safely(), _store_told():
+    with shown_safely(), _store_told(), _interrupts() as interrupted:
         try:
             app(arguments)
         except NightjarError as error:
             clear_status()
             print(f"error: {error}", file=sys.stderr)
             raise SystemExit(REFUSED) from None
-        except RuntimeError as error:
-            # Python 3.11 says so of a Ctrl-C that meets a class being made, as imports do for two seconds.
-            if not isinstance(error.__cause__, KeyboardInterrupt):
+        except Exception:
+            # Python and pydantic make other errors of a Ctrl-C that meets a class or a schema being made, as
+            # imports do for two seconds and more.
+            if not interrupted.is_set():
                 raise
             raise SystemExit(INTERRUPTED) from None
+
+
+@contextmanager
+def _interrupts() -> Iterator[threading.Event]:
+    """A block in which the event is set once Ctrl-C was pressed; what it does otherwise stays."""
+    pressed, before = threading.Event(), signal.getsignal(signal.SIGINT)
+
+    def hear(number: int, frame: FrameType | None) -> None:
+        pressed.set()
+        signal.default_int_handler(number, frame)
+
+    ours = before is signal.default_int_handler and threading.current_thread() is threading.main_thread()
+    if ours:
+        signal.signal(signal.SIGINT, hear)
+    try:
+        yield pressed
+    finally:
+        if ours:
+            signal.signal(signal.SIGINT, before)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from tasks.history.prune import Pruned, Retention
     from tasks.reporting.overview import Glance
 
+MOST_MODELS: Final = 12
+MODELS_NAMED: Final = 5
+"""Models of a run that are listed where it has more than MOST_MODELS."""
 app = new_app()
 
 
@@ -141,7 +144,7 @@ def print_latest(runs: Sequence["Glance"], as_json: bool) -> None:
         out.print(
             Text.assemble((run.started[:16].replace("T", " "), "dim"), "  ", (run.name, "bold"), status)
         )
-        told = [f"{score.model}: {score.pair} {score.text} ({score.n_items} items)" for score in run.scores]
+        told = _numbers_of(run)
         told += [run.stopped] if run.stopped else []
         told += [f"changed: {', '.join(run.changed)}"] if run.changed else []
         if run.costs:
@@ -152,6 +155,17 @@ def print_latest(runs: Sequence["Glance"], as_json: bool) -> None:
         told += [_path_of(run)] if run.output else []
         for line in told:
             out.print(Padding(Text(line, overflow="fold"), (0, 0, 0, 4), expand=False))
+
+
+def _numbers_of(run: "Glance") -> list[str]:
+    """A line a model; of many the best ones."""
+    scores = list(run.scores)
+    if len(scores) > MOST_MODELS:
+        lower = scores[0].higher_is_better is False
+        scores = sorted(scores, key=lambda score: score.value, reverse=not lower)[:MODELS_NAMED]
+    told = [f"{score.model}: {score.pair} {score.text} ({score.n_items} items)" for score in scores]
+    left_out = len(run.scores) - len(scores)
+    return told + ([f"and {left_out} more; these are the best"] if left_out else [])
 
 
 def _path_of(run: "Glance") -> str:

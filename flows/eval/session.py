@@ -356,9 +356,12 @@ def print_evaluation(evaluation: Evaluation, document: dict[str, Any]) -> None:
             out.print("The numbers are complete; the same command sends them again.")
     if document["status"] != "Completed":
         helping = next_command(evaluation.manifest, command)
-        out.print(f"Fix the errors above, then rerun. This computes only what is missing: {helping}")
+        said = f"Fix the errors above, then rerun. This computes only what is missing: {helping}"
+        out.print(said, markup=False, soft_wrap=True)
     page = link(document["flow_run_url"])
-    out.print(f"report:  {evaluation.report}\nPrefect: {page}  (make stop ends the server)")
+    # A terminal wraps a path or an address by itself; a line break in it would be copied along.
+    places = f"report:  {evaluation.report}\nPrefect: {page}  (make stop ends the server)"
+    out.print(places, markup=False, soft_wrap=True)
     left_out = unpriced(evaluation.manifest)
     tokens, cost = document["tokens"]["total"], numbers.money(document["cost"], document["currency"])
     out.print(

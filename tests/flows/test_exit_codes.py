@@ -1,6 +1,7 @@
 """Exit codes mean what they say, and what is suggested after a failure helps."""
 
 import json
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -79,21 +80,28 @@ def test_an_example_is_named_by_its_line_and_shown_with_its_question(
     assert "Question: 3 + 1?" in page
 
 
-@pytest.mark.parametrize("cause", [KeyboardInterrupt, ValueError])
-def test_an_interruption_that_python_wraps_is_one(
-    cause: type[BaseException], capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("pressed", [True, False])
+@pytest.mark.parametrize("other", [RuntimeError, TypeError])
+def test_an_interruption_that_becomes_another_error_is_one(
+    other: type[Exception], pressed: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """As Python makes of one that meets a class being made, and pydantic of one that meets a schema."""
     app = new_app()
 
     @app.command()
     def imports() -> None:
-        raise RuntimeError("Error calling __set_name__ on 'Field' instance") from cause()
+        try:
+            if pressed:
+                signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt as error:
+            raise other(f"Error building a validator: {type(error).__name__}") from None
+        raise other("no interruption")
 
-    expected: type[BaseException] = SystemExit if cause is KeyboardInterrupt else RuntimeError
-    with pytest.raises(expected) as raised:
+    with pytest.raises(SystemExit if pressed else other) as raised:
         command_line(app, [])
     assert getattr(raised.value, "code", INTERRUPTED) == INTERRUPTED
     assert capsys.readouterr().err == ""
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_a_warning_is_printed_once_in_a_command(capsys: pytest.CaptureFixture[str]) -> None:

@@ -209,3 +209,16 @@ def test_without_sql_the_latest_runs_are_listed_with_numbers_changes_and_places(
     ]
     (latest,) = json.loads(history(store, "--limit", "1", "--json").stdout)
     assert (latest["run_id"], latest["changed"]) == ("night-1", ["sample_params"])
+
+
+def test_of_a_run_of_many_models_the_best_are_listed(store: Store) -> None:
+    many = [row(f"model-{number:02d}", number / 100) for number in range(60)]
+    record(store, "monday", 1, *many)
+    record(store, "tuesday", 2, *({**entry, "higher_is_better": False} for entry in many))
+    record(store, "wednesday", 3, *many[:12])
+    lines = [line.strip() for line in history(store).stdout.splitlines()]
+    models = [line.partition(":")[0] for line in lines if line.startswith("model-")]
+    assert models[:12] == [f"model-{number:02d}" for number in range(12)]
+    assert models[12:17] == [f"model-{number:02d}" for number in range(5)]
+    assert models[17:] == [f"model-{number:02d}" for number in range(59, 54, -1)]
+    assert lines.count("and 55 more; these are the best") == 2

@@ -20,7 +20,7 @@ const COLUMNS = [
   ['changed', 'Changed since the run before', false, true, (run) => run.changed],
 ];
 
-const CLASSES = { when: 'nowrap', benchmark: 'names', models: 'names', value: 'num headline' };
+const CLASSES = { when: 'nowrap', name: 'given', benchmark: 'names', models: 'names', value: 'num headline' };
 
 class RunsTable {
   constructor() {
