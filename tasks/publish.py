@@ -41,7 +41,7 @@ from tasks.reporting.exports import (
     write_samples,
 )
 from tasks.reporting.inspect_log import LoggedRun, write_inspect_log
-from tasks.reporting.markdown import as_text
+from tasks.reporting.markdown import as_cells, as_text
 from tasks.reporting.numbers import rounded
 from tasks.reporting.overview import write_index
 from tasks.reporting.report import FirstPass, write_report
@@ -443,7 +443,7 @@ def _show(publication: Publication, results: pa.Table, report: Path) -> None:
     key = re.sub("[^a-z0-9]+", "-", publication.run.benchmark.lower()).strip("-")
     shown = [rounded(row) for row in results.select(SHOWN).slice(0, TABLE_ROWS).to_pylist()]
     # The server may be away: what is on disk counts, and the page is worth waiting for but no reason to fail.
-    said, shown = as_text(printable(_headline(publication))), printable_values(shown)
+    said, shown = as_text(printable(_headline(publication))), as_cells(printable_values(shown))
     if_possible(lambda: create_table_artifact(shown, key=f"{key or 'results'}-results", description=said))
     link, name = report.resolve().as_uri(), f"{key or 'run'}-report"
     if_possible(lambda: create_link_artifact(link, link_text="report.html", key=name, description=said))

@@ -12,7 +12,7 @@ from flows.server import own_flow
 from metrics.errors import printable, printable_values
 from tasks.comparison.compare import ComparedPair, Gate
 from tasks.comparison.runs import open_run
-from tasks.reporting.markdown import as_text
+from tasks.reporting.markdown import as_cells, as_text
 from tasks.reporting.numbers import rounded
 from tasks.server import label_verdict
 from tasks.store.home import default_store, slug
@@ -38,7 +38,7 @@ def compare(base: str, candidate: str, gate: Gate | None = None, store: str | No
     table = [_row(pair) for pair in compared.pairs]
     key = f"compare-{slug(candidate).lower().replace('.', '-')}"
     message = printable("; ".join(sentences))
-    create_table_artifact(table=printable_values(table), key=key, description=as_text(message))
+    create_table_artifact(table=as_cells(printable_values(table)), key=key, description=as_text(message))
     verdict = compared.verdict
     label_verdict(str(flow_run.id), verdict, told_pairs([(compared.base, pair) for pair in compared.pairs]))
     if verdict == "regression" or (verdict == "worse" and gate is not None and gate.fail_on == "worse"):

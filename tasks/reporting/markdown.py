@@ -4,10 +4,10 @@ Prefect's UI shows pages, descriptions and tables as Markdown (artifacts), and s
 """
 
 import re
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
-_SIGNS: Final = re.compile(r"([\\`*_{}\[\]<>#|~$&!@])")
+_SIGNS: Final = re.compile(r"([\\`*{}\[\]<>#|~$&!@]|(?<![^\W_])_|_(?![^\W_]))")
 _ADDRESS: Final = re.compile(r"(?i)(?<=\w):(?=//)|(?<=\bwww)\.")
 _OPENING: Final = re.compile(r"^([-+=]|\d+(?=[.)](\s|$)))")
 
@@ -15,8 +15,8 @@ _OPENING: Final = re.compile(r"^([-+=]|\d+(?=[.)](\s|$)))")
 def as_text(said: str) -> str:
     r"""What Markdown shows as these very signs, on one line.
 
-    >>> as_text("a_b | <c>"), as_text("1. see http://a.b"), as_text("- no")
-    ('a\\_b \\| \\<c\\>', '1\\. see http\\://a.b', '\\- no')
+    >>> as_text("a_b | <c>"), as_text("1. see http://a.b"), as_text("- _no_")
+    ('a_b \\| \\<c\\>', '1\\. see http\\://a.b', '\\- \\_no\\_')
     """
     text = _ADDRESS.sub(lambda found: f"\\{found[0]}", _SIGNS.sub(r"\\\1", " ".join(said.split())))
     return _OPENING.sub(lambda found: f"\\{found[0]}" if found[0] in "-+=" else f"{found[0]}\\", text)
@@ -35,6 +35,14 @@ def as_block(text: str) -> str:
     """The text as a block of code, line by line."""
     fence = "`" * max(3, _longest_fence(text) + 1)
     return f"{fence}\n{text}\n{fence}"
+
+
+def as_cells(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The rows of a table of Prefect's, whose UI reads the texts in cells as Markdown."""
+    return [
+        {name: as_text(value) if isinstance(value, str) else value for name, value in row.items()}
+        for row in rows
+    ]
 
 
 def table_row(cells: Iterable[str]) -> str:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from tasks.comparison.trends import Flapping, PairCourse, Trend
 from tasks.history.nights import NightEvaluation
 from tasks.history.prune import Leftovers, Pruned, Pruning
 from tests.flows.made_nights import judge_in
+from tests.tasks.reporting.recorded_runs import results, row
 
 HOSTILE = "a|b ![x](http://a.b/c.png) <img src=x> `c` **d** _e_ # f"
 MARKUP = {"html_inline", "html_block", "link_open", "image", "em_open"}
@@ -103,3 +105,33 @@ def test_the_log_of_a_models_server_is_a_block_of_code(
     for said in (page, description):
         assert not {token.type for token in shape(said)[0]} & MARKUP
     assert [token.content for token in shape(page)[0] if token.type == "fence"] == [f"```\n{HOSTILE}\n"]
+
+
+def test_names_in_the_tables_of_a_run_and_of_a_comparison_are_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from flows.compare import flow as comparison
+    from tasks import publish
+
+    left: list[tuple[list[dict[str, Any]], str]] = []
+
+    def keep(table: list[dict[str, Any]], key: str, description: str) -> None:
+        left.append((table, description))
+
+    monkeypatch.setattr(publish, "create_table_artifact", keep)
+    monkeypatch.setattr(publish, "create_link_artifact", lambda *_, **__: None)
+    monkeypatch.setattr(publish, "if_possible", lambda call: call())
+    publication = SimpleNamespace(run=SimpleNamespace(benchmark=HOSTILE, run_id=HOSTILE))
+    publish._show(publication, results(row(HOSTILE, 0.5, filter=HOSTILE)), tmp_path / "report.html")  # type: ignore[arg-type]
+    monkeypatch.setattr(comparison, "create_table_artifact", keep)
+    for name in ("open_run", "label_verdict"):
+        monkeypatch.setattr(comparison, name, lambda *_: None)
+    monkeypatch.setattr(comparison, "compare_opened", lambda *_: compare_opened(run(40), run(20)))
+    comparison.compare.fn(HOSTILE, HOSTILE, store=str(tmp_path / "store"))
+    assert len(left) == 2
+    forbidden = MARKUP | {"strong_open", "code_inline"}
+    for table, description in left:
+        cells = [cell for line in table for cell in line.values() if isinstance(cell, str)]
+        for said in (description, *cells):
+            assert not {token.type for token in shape(said)[0]} & forbidden, said
+        assert any("png" in cell for cell in cells)

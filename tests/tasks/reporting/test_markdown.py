@@ -6,7 +6,7 @@ import pytest
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from tasks.reporting.markdown import as_block, as_code, as_text, table_row
+from tasks.reporting.markdown import as_block, as_cells, as_code, as_text, table_row
 
 HOSTILE = [
     "![x](http://a/b.png)", "<img src=x onerror=alert(1)>", "a\n\n# b", "```", "**a** _b_ ~~c~~", "[a](b)",
@@ -67,3 +67,16 @@ def test_a_block_of_code_holds_any_text(said: str) -> None:
 )
 def test_an_address_in_a_text_makes_no_link(said: str, address: str) -> None:
     assert address not in as_text(said)
+
+
+def test_a_name_with_signs_between_letters_stays_as_it_is() -> None:
+    for name in ("exact_match,strict-match", "org/model_v1.5", "2026-11-24 02:25"):
+        assert as_text(name) == name
+
+
+@pytest.mark.parametrize("said", HOSTILE)
+def test_a_cell_of_a_table_of_prefects_is_text(said: str) -> None:
+    (row,) = as_cells([{"group": said, "value": 0.5, "reason": None}])
+    assert (row["value"], row["reason"]) == (0.5, None)
+    assert text_of(row["group"]) == " ".join(said.split())
+    assert kinds(row["group"]) == ["paragraph_open", "inline", "text", "paragraph_close"]

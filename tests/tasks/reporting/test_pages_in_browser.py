@@ -462,7 +462,7 @@ def test_where_no_run_is_found_the_page_says_so_and_shows_all_again(
     assert page.locator("#status").inner_text() == "1,000 runs"
     assert page.evaluate("document.activeElement.id") == "find"
     assert not page.locator("#nothing").is_visible()
-    assert page.locator("#headings th").count() == 7, "the columns stay as they were"
+    assert page.locator("#headings th").count() == 8, "the columns stay as they were"
     assert opened.logged == []
     opened.context.close()
 
@@ -470,7 +470,7 @@ def test_where_no_run_is_found_the_page_says_so_and_shows_all_again(
 def test_the_tokens_of_a_run_are_a_column_that_can_be_picked(browser: Any, tmp_path: Path) -> None:
     store = Store(str(tmp_path / "store"))
     record(store, "told", 0, row("m", 0.5), tokens={"prompt": 1000, "completion": 234, "total": 1234})
-    record(store, "not told", 1, row("m", 0.5))
+    record(store, "not-told", 1, row("m", 0.5))
     opened = Opened(browser, write_index(store, tmp_path / "results"))
     page = opened.ready()
     page.locator(".columns summary").click()
