@@ -175,8 +175,9 @@ def _courses(courses: tuple[PairCourse, ...]) -> Iterator[str]:
         yield "\n## Drift\n"
     for name, drift in moved:
         nights = "1 night" if drift.night == 1 else f"{drift.night} nights"
+        anchor = as_text(drift.anchor)
         yield (
-            f"- {as_text(name)}: {drift.first:.4g} → {drift.last:.4g} in {nights} since {as_text(drift.anchor)} "
+            f"- {as_text(name)}: {drift.first:.4g} → {drift.last:.4g} in {nights} since {anchor} "
             f"(p = {drift.p_adjusted:.2g})"
         )
     if flapping:

@@ -13,9 +13,10 @@ from flows.compare.runs import compare_opened
 from flows.prune import _markdown as prune_markdown
 from flows.suite.words import summary_markdown
 from tasks.comparison.compare import Gate
+from tasks.comparison.drift import Drift
 from tasks.comparison.matching import GroupKey, ItemGroup
 from tasks.comparison.runs import ComparedRun
-from tasks.comparison.trends import Flapping, PairCourse, Trend
+from tasks.comparison.trends import Flapping, PairCourse
 from tasks.history.nights import NightEvaluation
 from tasks.history.prune import Leftovers, Pruned, Pruning
 from tests.flows.made_nights import judge_in
@@ -51,7 +52,8 @@ def test_names_messages_and_reasons_of_a_night_are_text(tmp_path: Path) -> None:
     compared = compare_opened(run(40), run(20), Gate(margin=0.05))
     unlike = replace(compared.pairs[0], comparison=None, reason=HOSTILE)
     key = compared.pairs[0].key
-    course = PairCourse(key, Trend(6, 0.5, 0.4, -0.1, p_adjusted=0.01), (Flapping(HOSTILE, "101", 2),))
+    drift = Drift(HOSTILE, 3, 0.5, 0.4, 0.001, 0.01)
+    course = PairCourse(key, drift, (Flapping(HOSTILE, "101", 2),))
     failed = NightEvaluation(name=HOSTILE, run_id=HOSTILE, ok=False, message=HOSTILE)
     page = summary_markdown(
         replace(
@@ -65,7 +67,7 @@ def test_names_messages_and_reasons_of_a_night_are_text(tmp_path: Path) -> None:
     assert not {token.type for token in tokens} & MARKUP
     assert cells == {5, 9}
     headings = [token.content for token in tokens if token.type == "heading_open"]
-    assert len(headings) == 4, "the night, its comparison, the trends, what flips"
+    assert len(headings) == 4, "the night, its comparison, the drift, what flips"
     text = "".join(token.content for token in tokens if token.type in ("text", "code_inline"))
     assert text.count(HOSTILE) > 10
 
