@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from pydantic import ValidationError
 
@@ -30,6 +30,10 @@ from tasks.store.storage import Store
 
 LEAST = 1e-12
 """A number that moves by less is the same."""
+
+
+ANSWERED: Final = ("models", "judges", "currency", "started")
+"""What a manifest says of those that answered, what they cost, and when that was."""
 
 
 @dataclass(frozen=True)
@@ -110,8 +114,19 @@ def forget(store: Store, found: Sequence[Rescoring]) -> None:
 def with_tonights_code(
     night: Night, runs: Mapping[str, ComparedRun], found: Sequence[Rescoring], store: Store
 ) -> Mapping[str, ComparedRun]:
-    """A night of the baseline, with the numbers that tonight's code makes of its answers."""
-    return {**runs, **dict(_rescored(night, found, store))}
+    """A night of the baseline, with the numbers that tonight's code makes of its answers.
+
+    The models stay those that answered then: what scored them anew only replays their answers.
+    """
+    rescored = dict(_rescored(night, found, store))
+    return {**runs, **{name: _answered_by(runs.get(name), run) for name, run in rescored.items()}}
+
+
+def _answered_by(then: ComparedRun | None, rescored: ComparedRun) -> ComparedRun:
+    if then is None:
+        return rescored
+    answered = {name: then.manifest[name] for name in ANSWERED if name in then.manifest}
+    return replace(rescored, manifest={**rescored.manifest, **answered})
 
 
 def _rescored(night: Night, found: Sequence[Rescoring], store: Store) -> Iterator[tuple[str, ComparedRun]]:

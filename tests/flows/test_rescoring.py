@@ -69,6 +69,8 @@ def test_code_that_moves_a_number_is_no_regression_and_says_so(nights: Nights, t
         "tonight's code moves kept answers: own,number (recorded, default) -0.2" in ran.document["headline"]
     )
     assert len(known_runs(Store(str(tmp_path / "store")))) == 2  # of the two nights
+    changes = ran.document["comparison"]["changes"]
+    assert not [change for change in changes if change["kind"] == "model identity"], "the model is the same"
 
 
 def test_a_model_that_lost_beside_code_that_changed_is_told_with_both_parts(nights: Nights) -> None:
