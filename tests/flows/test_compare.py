@@ -150,7 +150,7 @@ def test_a_flipped_item_without_an_id_is_named_by_its_line_and_its_text(
 ) -> None:
     right, wrong = numbered(tmp_path, evaluate)
     _, out, _ = compare(capsys, right, wrong, "--flips", 2)
-    shown = out[out.index("flipped") :].splitlines()
+    shown = out[out.index("\nflipped, ") + 1 :].splitlines()
     assert shown[0] == "flipped, exact_match,last-number (demo, default): 2 of 8 (- lost, + won):"
     assert [line.strip() for line in shown[1:3]] == [
         f"-a_dataset.csv:{n + 2}  Ada has {n} shells and finds {n + 3} more shells. How many has she?"
