@@ -115,3 +115,9 @@ _.generate_span_id
 
 # Answers are kept and read by the names of their fields
 _.thoughts_json
+
+# Limits of a task of Inspect, handed to it by their names
+message_limit
+token_limit
+time_limit
+working_limit

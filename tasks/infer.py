@@ -1,6 +1,7 @@
 """Stage "infer": requests go to a model, and what comes back is kept."""
 
 import inspect
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import replace
@@ -15,6 +16,7 @@ from prefect import task
 from metrics.errors import NightjarError
 from tasks.caching import Workspace, artifact_key, cached_task
 from tasks.datasets.item import RequestKind
+from tasks.inspecting import FOLDER, Block, InspectRun, block_rows, forget, run_block
 from tasks.messages.media import kept_media
 from tasks.models.answers.segments import AnswerStore, DamagedAnswers
 from tasks.models.config import ErrorBudget, ModelConfig, Prices, RunLimits, SampleParams
@@ -78,6 +80,8 @@ class InferSetup(Unkeyed):
     account: str | None = None
     running: RunningScore | None = None
     """What is scored while it is asked, for whoever watches."""
+    inspect: InspectRun | None = None
+    """The task of Inspect that asks, where one does."""
 
     @property
     def provider(self) -> AnyProvider:
@@ -136,11 +140,19 @@ def given_now(answered: Answered, arguments: Mapping[str, Any]) -> bool:
     asked since."""
     step, requests, workspace = (arguments[name] for name in ("step", "requests", "workspace"))
     setup, store = step.setup, workspace.open()
+    if setup.inspect is not None:
+        return _serves(setup.lookup, answered.accounts)
     columns = list(EXPANDED)
     given = given_answers(
         setup.model, store.batches(requests, columns), AnswerStore(store), setup.options(workspace)
     )
     return given == answered.accounts.given
+
+
+def _serves(lookup: Lookup, accounts: Accounts) -> bool:
+    """Whether what Inspect's task came to counts now: it was asked in the night and at the time that the
+    lookup wants."""
+    return lookup.night in (None, accounts.night) and float(accounts.given or 0) >= lookup.not_before
 
 
 @cached_task("infer", still_holds=given_now)
@@ -156,6 +168,8 @@ def infer(
     What came in ``batched`` is taken as replies."""
     setup, store = step.setup, workspace.open()
     key = artifact_key("infer", inspect.unwrap(infer.fn), {"step": step, "requests": requests})
+    if setup.inspect is not None:
+        return evaluated_block(setup, setup.inspect, requests, workspace, key)
     if not setup.provider.asks:
         answered: Answered = workers().compute(recorded_answers, setup, requests, workspace, key)
         return answered
@@ -186,6 +200,39 @@ def recorded_answers(setup: InferSetup, requests: ArtifactRef, workspace: Worksp
     responded = respond(setup.model, store.batches(requests), AnswerStore(store), setup.options(workspace))
     ref = store.write("infer", key, RESPONSES, responded.batches, ANSWERS)
     return _answered(setup, ref, responded.tally, responded)
+
+
+def evaluated_block(
+    setup: InferSetup, run: InspectRun, requests: ArtifactRef, workspace: Workspace, key: str
+) -> Answered:
+    """What a task of Inspect made of the samples that the requests are of, kept under a key.
+
+    A sample that ended with an error is a failed request. The log of a block with such samples, or of one
+    that was killed, stays until a run has gone on with it.
+    """
+    store, started = workspace.open(), time.monotonic()
+    night = setup.lookup.night
+    block = Block(
+        run,
+        setup.model,
+        setup.sampling,
+        Path(setup.base_dir),
+        [str(name) for batch in store.batches(requests, ["item_id"]) for name in batch.column(0).to_pylist()],
+        Path(workspace.journal_dir) / FOLDER / digest({"key": key, "night": night})[:32],
+        setup.lookup.not_before,
+    )
+    ran = run_block(block, secret, partial(check_run, setup.run_id))
+    tally = RequestTally()
+    rows = block_rows(block, ran, store.batches(requests), setup.prices.of(setup.model.name), tally)
+    # What was said before the answer stands in the prompt, as in a conversation of ours.
+    ref = store.write("transcript", key, RESPONSES, rows, ANSWERS)
+    tally.wall_seconds = time.monotonic() - started
+    if not tally.failed:
+        forget(block.folder)
+    return Answered(
+        responses=ref.model_copy(update={"retryable": tally.retryable}),
+        accounts=Accounts(tally=tally.as_dict(), given=str(ran.began), night=setup.night),
+    )
 
 
 def _answered(

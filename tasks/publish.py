@@ -23,6 +23,7 @@ from tasks.comparison.matching import read_groups
 from tasks.comparison.runs import ComparedRun
 from tasks.comparison.trends import LearningCurve, known_of_models, learning_curves, ordering_facet
 from tasks.history.layout import record_manifest, record_rows
+from tasks.inspected import read_inspected
 from tasks.judge import judged_parts
 from tasks.messages.media import kept_media
 from tasks.publishers import ExportForm, FinishedRun, PublishConfig
@@ -90,6 +91,10 @@ AT_ONCE = Threshold("requests_of_one_pass", 4_096)
 as many processes as there are, so that their number decides nothing."""
 
 
+BESIDES: Final = ("ratings", "inspect")
+"""Keys of the manifest that results.json has, too: numbers that are of no pair."""
+
+
 @dataclass(frozen=True)
 class LostPair:
     """A pair without numbers: where it failed, and why."""
@@ -124,6 +129,7 @@ class Publication:
     items: tuple[ArtifactRef, ...]
     lost: tuple[LostPair, ...]
     ratings: tuple[ArtifactRef, ...] = ()
+    inspected: tuple[ArtifactRef, ...] = ()
     """Strengths of models that were compared, by prompt and filter."""
     index: str | None = None
     """The folder of results whose page of all runs is renewed; None: it has none of this store."""
@@ -174,9 +180,13 @@ def _asset_name(benchmark: str) -> str:
 def publish(publication: Publication, workspace: Workspace) -> Published:
     """Writes the run's folder, adds the run to the history, and shows it on the run's page."""
     store, folder = workspace.open(), Path(publication.output)
-    found = read_ratings(store, publication.ratings)
+    besides = {
+        "ratings": read_ratings(store, publication.ratings),
+        "inspect": read_inspected(store, publication.inspected),
+    }
+    found = {name: value for name, value in besides.items() if value}
     if found:
-        publication = replace(publication, manifest={**publication.manifest, "ratings": found})
+        publication = replace(publication, manifest={**publication.manifest, **found})
     results = _results(publication, store)
     shown = replace(publication, manifest={}, lost=())
     # The report's second pass waits for the first and is made here: it has the longest export beside it, the
@@ -361,7 +371,10 @@ def _write_tables(publication: Publication, store: Store, folder: Path, results:
     run = publication.run
     write_results_table(folder / RESULTS_TABLE, results.to_batches(), run.run_id)
     write_items_table(folder / ITEMS_TABLE, _batches(store, publication.items), publication.facets)
-    write_results(folder / RESULTS_JSON, results.to_batches(), run, publication.manifest.get("ratings"))
+    besides: dict[str, Any] = {
+        name: publication.manifest[name] for name in BESIDES if name in publication.manifest
+    }
+    write_results(folder / RESULTS_JSON, results.to_batches(), run, besides)
     counted = pc.is_in(results.column("metric"), pa.array(_counted_names(publication, store), pa.string()))
     pairs = results.filter(pc.invert(counted)).to_batches()
     write_metrics(folder / METRICS, [*pairs, *_batches(store, publication.counted)])

@@ -28,6 +28,7 @@ from tasks.benchmarks.config import PromptTemplate, SimulatedUser, template_text
 from tasks.benchmarks.native import NativeBenchmark
 from tasks.datasets.item import Benchmark, Item
 from tasks.datasets.items import check_source, open_dataset, row_places
+from tasks.inspecting import check_model
 from tasks.models.registry import is_recorded, is_reference
 from tasks.rows.parts import item_field, locate
 from tasks.store.home import named_path
@@ -51,6 +52,7 @@ def config_problems(config: EvalConfig) -> list[Problem]:
         _dataset,
         _functions,
         batch_problems,
+        inspect_problems,
         filter_problems,
         metric_problems,
         asked_model_problems,
@@ -327,6 +329,19 @@ def batch_problems(config: EvalConfig, resolve: Resolve) -> Iterator[Problem]:
     for index, model in enumerate(config.models):
         if model.by_batch:
             yield Problem(("models", index, "config", "batch"), f"{why}; leave batch out")
+
+
+def inspect_problems(config: EvalConfig, resolve: Resolve) -> Iterator[Problem]:
+    """Models that Inspect can't ask, and what it has no kept requests for."""
+    if config.inspect is None:
+        return
+    if config.canaries:
+        yield Problem(("canaries",), "a task of Inspect keeps no single requests; leave canaries out")
+    for index, model in enumerate(config.models):
+        try:
+            check_model(model, config.sampling(model))
+        except ConfigError as error:
+            yield Problem(("models", index), str(error))
 
 
 def asked_model_problems(config: EvalConfig, resolve: Resolve) -> Iterator[Problem]:

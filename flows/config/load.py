@@ -27,6 +27,7 @@ from flows.config.errors import (
     with_overrides,
 )
 from flows.config.files import untrusted
+from flows.config.inspected import with_inspect
 from flows.config.models import NO_FLAGS, ModelFlags
 from flows.config.schema import EvalConfig
 from flows.config.two_phase import TwoPhaseSettings, notes_of, read_native
@@ -120,6 +121,8 @@ def load_configs(
     else:
         source, _ = read_native(file, overrides)
         sources = with_harness(source, file.parent) if "benchmark" in source.data else (source,)
+        if source.data.get("inspect") is not None:
+            sources = (with_inspect(source, file.parent),)
         for merged in sources:
             _check_place(merged, file)
     return tuple(_evaluation(source, file, strict, suite is None) for source in sources)
@@ -157,7 +160,7 @@ def choose_configs(inputs: CommandInputs) -> ChosenConfigs:
     return ChosenConfigs(
         tuple(configs),
         {name: group for path in inputs.configs for name, group in groups_in(path).items()},
-        notes_of([entry for entry in settings if entry is not None]),
+        (*notes_of([entry for entry in settings if entry is not None]), *_notes_of_tasks(configs)),
         tuple(settings),
     )
 
@@ -259,6 +262,11 @@ def _imported(inputs: CommandInputs) -> ChosenConfigs:
         raise ConfigError("--from-inspect takes all from the logs; leave CONFIG, --tasks and --model out")
     configs, notes = logged_configs(inputs.from_inspect, home() / "imported")
     return ChosenConfigs(tuple(EvalConfig.model_validate(one) for one in configs), warnings=tuple(notes))
+
+
+def _notes_of_tasks(configs: Sequence[EvalConfig]) -> list[str]:
+    """What is to be told of tasks of Inspect."""
+    return [note for config in configs if config.inspected for note in config.inspected["notes"]]
 
 
 def load_selected(

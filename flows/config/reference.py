@@ -38,7 +38,7 @@ from tasks.verdicts.config import (
 
 Model = type[BaseModel]
 
-NOT_WRITTEN: Final = frozenset({"harness", "base_dir", "config_file", "mutual_information"})
+NOT_WRITTEN: Final = frozenset({"harness", "inspected", "base_dir", "config_file", "mutual_information"})
 """Fields that a config gets where it is read, and that nobody writes."""
 
 _TEXT: Final = {"type": "string"}

@@ -20,6 +20,7 @@ from scorers.metric_lists import DEFAULT_METRICS
 from tasks.benchmarks.config import BenchmarkFields, PlacedError
 from tasks.comparison.compare import Gate
 from tasks.datasets.selection import Selection
+from tasks.inspecting import InspectTask
 from tasks.models.config import Answers, ErrorBudget, ModelConfig, Prices, RunLimits, SampleParams
 from tasks.models.providers.provider import provider_of
 from tasks.publishers import ExportForm, PublishConfig
@@ -58,6 +59,12 @@ class EvalConfig(BenchmarkFields):
     """One benchmark, the models to evaluate on it, and how their answers are scored."""
 
     models: tuple[Model, ...] = Field(default=(), description="Models to evaluate")
+    inspect: InspectTask | None = Field(
+        default=None, description="A task of Inspect, which brings items, prompts and scores"
+    )
+    inspected: dict[str, Any] | None = Field(
+        default=None, description="What inspect_ai said of that task (InspectFound)"
+    )
     sample_params: SampleParams = Field(default_factory=SampleParams, description="How answers are sampled")
     filter_list: tuple[FilterConfig, ...] | None = Field(
         default=None, description="Named chains of filters; without it one named none, whole responses"

@@ -87,6 +87,7 @@ class TaskRuns:
     numbers: Mapping[str, PairResults] = field(default_factory=dict)
     verdict_numbers: Mapping[str, PairResults] = field(default_factory=dict)
     ratings: Sequence[Future] = ()
+    inspected: Sequence[Future] = ()
     items: Future | None = None
     decision: Mapping[int, Future] = field(default_factory=dict)
 
@@ -114,12 +115,21 @@ def publish_run(run: Run, task_runs: TaskRuns) -> RunOutcome:
         index=_index_folder(str(run.options.output), run.workspace.open()),
         kept=kept_outputs(run.plan.config, Path(str(run.options.output))),
         ratings=_results_of(task_runs.ratings),
+        inspected=_results_of(task_runs.inspected),
         lost=(*_lost_pairs(run, task_runs), *_lost_metrics(run, task_runs)),
     )
     made = publish.with_options(assets=run_assets(info.run_id, info.benchmark, publication.output))
     published: Published = made.submit(publication, workspace=run.workspace).result()
     outcome = _outcome(run, published, over_budget, info.stopped)
-    return replace(outcome, summary="; ".join([outcome.summary, *_send(run, publication, published.results)]))
+    said = [outcome.summary, *_lost_numbers(task_runs), *_send(run, publication, published.results)]
+    return replace(outcome, summary="; ".join(said))
+
+
+def _lost_numbers(task_runs: TaskRuns) -> Iterator[str]:
+    """That Inspect's own metrics gave no numbers, and why: ours stand without them."""
+    for future in task_runs.inspected:
+        if not finished(future).is_completed():
+            yield f"Inspect's own numbers are missing: {reason_of(finished(future))}"
 
 
 def _send(run: Run, publication: Publication, results: pa.Table) -> Iterator[str]:

@@ -21,6 +21,7 @@ from flows.graph.grid import (
     responses,
     sources_at,
 )
+from flows.graph.inspected import inspected
 from flows.graph.stage import Graph, Node, Stage, Walk, stage
 from flows.plan.steps import Cell, FilterPlan, Matchup, MethodPlan, MetricPlan, OverallPlan, PairPlan
 from scorers.base import ALL_FILTERS
@@ -379,6 +380,7 @@ GRAPH: Final[tuple[Stage, ...]] = (
     numbers,
     ratings,
     verdict_numbers,
+    inspected,
 )
 """Every stage, in the order in which they submit their task runs."""
 

@@ -36,6 +36,7 @@ from tasks.datasets.item import Benchmark
 from tasks.datasets.selection import Selection
 from tasks.filter import filter_responses
 from tasks.infer import InferSetup
+from tasks.inspecting import InspectFound, InspectRun
 from tasks.load import LoadSetup
 from tasks.models.config import ModelConfig, SampleParams
 from tasks.models.identity import model_identity
@@ -83,7 +84,8 @@ def make_plan(config: EvalConfig, options: RunOptions, began: float = 0.0) -> Pl
         load=_load(fields, benchmark, _selection(options, stopping)),
         prompts={name: _render(fields, benchmark, name) for name in benchmark.prompt_names()},
         models={
-            model.name: _watched(_infer(config, model, options, attempt), running) for model in config.models
+            model.name: _watched(_by_inspect(config, _infer(config, model, options, attempt)), running)
+            for model in config.models
         },
         filters=filters,
         methods=tuple(method_plan(config, entry, resolve) for entry in config.evaluation_methods),
@@ -119,6 +121,20 @@ def scored_by(document: Mapping[str, Any]) -> str | None:
 
 def _watched(step: Step[InferSetup], running: RunningScore | None) -> Step[InferSetup]:
     return step.model_copy(update={"setup": step.setup.model_copy(update={"running": running})})
+
+
+def _by_inspect(config: EvalConfig, step: Step[InferSetup]) -> Step[InferSetup]:
+    """The step with the task of Inspect that asks the model, where one does; raises ConfigError."""
+    if config.inspect is None:
+        return step
+    if config.inspected is None:
+        raise ConfigError(
+            "inspect: nothing was found out of the task yet; read the config by load_config, from its file"
+        )
+    run = InspectRun(task=config.inspect, found=InspectFound.model_validate(config.inspected))
+    identity = step.identity | {"inspect": run.found.identity(run.task)}
+    setup = step.setup.model_copy(update={"inspect": run})
+    return step.model_copy(update={"identity": identity, "setup": setup})
 
 
 def scoring_config(config: EvalConfig) -> ScoringConfig:

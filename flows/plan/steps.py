@@ -318,13 +318,15 @@ class Plan:
 
     def partitions(self, items: int) -> int:
         """How many partitions ``items`` are cut into: one up to 2,000, then as many as keep a partition in
-        memory's bounds, 64 at most; the blocks of a run that may stop.
+        memory's bounds, 64 at most; the blocks of a run that may stop, or of a task of Inspect.
 
         A function of the number of items alone: the cuts are in the keys of cached steps, which another
         model, pair or machine must not move. Powers of two, so that a few more items seldom do.
         """
         if self.stopping is not None:
             return len(cut(items, self.stopping.blocks)) - 1
+        if self.config.inspect is not None:
+            return max(1, min(MAX_PARTITIONS, -(-items // self.config.inspect.block)))
         if items <= UNCUT_ITEMS:
             return 1
         count = 2

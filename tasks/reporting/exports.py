@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from itertools import groupby, zip_longest
 from operator import itemgetter
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -446,12 +447,11 @@ def write_results(
     path: Path,
     batches: Iterable[pa.RecordBatch],
     run: RunInfo,
-    ratings: Sequence[Mapping[str, Any]] | None = None,
+    besides: Mapping[str, Any] = MappingProxyType({}),
 ) -> None:
-    """Writes results.json from all rows (RESULTS, or METRIC_ROWS) of the run, and the ``ratings`` of models
-    that an arena compared."""
-    document = results_document(batches, run)
-    write_json(path, {**document, "ratings": ratings} if ratings else document)
+    """Writes results.json from all rows (RESULTS, or METRIC_ROWS) of the run, and what stands ``besides``
+    them."""
+    write_json(path, {**results_document(batches, run), **besides})
 
 
 def write_results_table(path: Path, batches: Iterable[pa.RecordBatch], run_id: str) -> int:

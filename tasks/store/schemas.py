@@ -209,6 +209,18 @@ RATINGS: Final = pa.schema(
     ]
 )
 
+INSPECT_NUMBERS: Final = pa.schema(
+    [
+        pa.field("model_name", pa.string(), nullable=False),
+        pa.field("prompt_template", pa.string(), nullable=False),
+        pa.field("scorer", pa.string(), nullable=False),  # as Inspect's log names them, these four
+        pa.field("name", pa.string(), nullable=False),
+        pa.field("reducer", pa.string()),
+        pa.field("metric", pa.string(), nullable=False),
+        pa.field("value", pa.float64()),  # null: Inspect's metric gave no number
+    ]
+)
+
 ASKED: Final = pa.schema(
     [
         pa.field("item_id", pa.string()),  # null: the benchmark's file asks while it is imported

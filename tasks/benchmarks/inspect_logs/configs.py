@@ -8,7 +8,8 @@ from typing import Any, Final
 from metrics.errors import ConfigError
 from tasks.benchmarks.inspect_logs.log import InspectLog, number_of, text_of
 from tasks.datasets.config import DatasetError
-from tasks.store.home import write_lines
+from tasks.messages.chat import chat_text
+from tasks.store.home import line, write_lines
 
 REDUCTIONS: Final[Mapping[str, str]] = {"mean": "mean", "median": "median", "max": "max", "mode": "mean"}
 """What Inspect's reducers of epochs are called here. Of ``mode`` there is none of numbers."""
@@ -52,10 +53,9 @@ def _config(log: InspectLog, workspace: Path) -> tuple[dict[str, Any], list[str]
         items.setdefault(
             key, {"id": key, "input": _input(sample.get("input")), "target": sample.get("target")}
         )
-        scores = _scores(sample)
-        for name, one in scores.items():
+        for name, one in _scores(sample).items():
             names[name] = names.get(name, True) and _is_verdict(one["value"])
-        responses.append(_response(key, sample, scores, log.model))
+        responses.append(recorded_row(sample, log.model))
     if not responses:
         raise DatasetError(f"{log.path}: holds no samples; was it written with --no-log-samples?")
     if not names:
@@ -137,7 +137,7 @@ def _scores(sample: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
             reason = (
                 {} if number is not None else {"error": f"Inspect's value is {str(one)[:80]!r}, no number"}
             )
-            pair = name.replace(".", "_")  # a dot leads into a field
+            pair = plain_name(name)
             if pair in found:
                 raise DatasetError(
                     f"two scores of a sample would be called '{pair}'; rename one of its scorers"
@@ -146,30 +146,62 @@ def _scores(sample: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return found
 
 
+def plain_name(name: str) -> str:
+    """A score's name as a pair has it: a dot would lead into a field."""
+    return name.replace(".", "_")
+
+
 def _is_verdict(value: Any) -> bool:
     """Whether a value is of those that lie between 0 and 1 by what they are."""
     return isinstance(value, bool) or (isinstance(value, str) and value in ("C", "P", "I", "N"))
 
 
-def _response(key: str, sample: Mapping[str, Any], scores: Mapping[str, Any], model: str) -> dict[str, Any]:
-    output = sample.get("output") or {}
+def recorded_row(sample: Mapping[str, Any], model: str) -> dict[str, Any]:
+    """A sample of a log as a recorded response, with its scores and the conversation before its answer."""
+    output, scores = sample.get("output") or {}, _scores(sample)
     choices: list[dict[str, Any]] = output.get("choices") or []
     choice = choices[0] if choices else {}
     text = output.get("completion")
     failed = sample.get("error") if not scores else None
+    said = _conversation(sample.get("messages") or ())
     row = {
-        "item_id": key,
+        "item_id": str(sample["id"]),
         "sample_index": int(sample.get("epoch") or 1) - 1,
         "response": text if text is not None else text_of((choice.get("message") or {}).get("content")),
         "finish_reason": "length" if choice.get("stop_reason") == "max_tokens" else choice.get("stop_reason"),
         "inference_time": sample.get("total_time"),
-        "metadata": {FIELD: dict(scores)},
+        "metadata": {FIELD: scores},
+        **({"prompt": chat_text(said)} if said else {}),
+        **({"served_model": output["model"]} if output.get("model") else {}),
         **_tokens((sample.get("model_usage") or {}).get(model) or {}),
     }
     if not failed:
         return {**row, "status": "ok"}
     message = failed.get("message") if isinstance(failed, Mapping) else failed
     return {**row, "status": "infra_error", "error": f"Inspect: {message}"}
+
+
+def _conversation(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """What was said before the last answer, in OpenAI's form; media are named by their type."""
+    before = messages[:-1] if messages and messages[-1].get("role") == "assistant" else messages
+    return [_message(one) for one in before]
+
+
+def _message(one: Mapping[str, Any]) -> dict[str, Any]:
+    error = (one.get("error") or {}).get("message")
+    said = {"role": one.get("role"), "content": text_of(one.get("content")) or error or ""}
+    calls = [_call(call) for call in one.get("tool_calls") or ()]
+    called = one.get("tool_call_id")
+    return said | ({"tool_calls": calls} if calls else {}) | ({"tool_call_id": called} if called else {})
+
+
+def _call(call: Mapping[str, Any]) -> dict[str, Any]:
+    arguments = call.get("arguments")
+    text = arguments if isinstance(arguments, str) else line(arguments or {}).decode().strip()
+    return {
+        "id": call.get("id"), "type": "function",
+        "function": {"name": call.get("function"), "arguments": text},
+    }  # fmt: skip
 
 
 def _tokens(usage: Mapping[str, Any]) -> dict[str, int]:
