@@ -61,7 +61,8 @@ class CommandInputs:
     tasks: str | None = None
     include_path: tuple[Path, ...] = ()
     from_samples: Path | None = None
-    from_inspect: tuple[Path, ...] = ()
+    recorded: Mapping[str, tuple[Path, ...]] = field(default_factory=dict)
+    """Files of other programs' evaluations, by the program."""
     models: ModelFlags = NO_FLAGS
 
     @property
@@ -143,7 +144,7 @@ def choose_configs(inputs: CommandInputs) -> ChosenConfigs:
         if inputs.models:
             raise ConfigError("--from-samples takes the answers of the logs; leave --model out")
         return ChosenConfigs(_rescored(inputs.from_samples, inputs.include_path))
-    if inputs.from_inspect:
+    if any(inputs.recorded.values()):
         return _imported(inputs)
     if inputs.tasks is not None:
         return _chosen_by_name(inputs, inputs.names, strict=True)
@@ -255,12 +256,17 @@ def _rescored(folder: Path, include_path: Sequence[Path]) -> tuple[EvalConfig, .
 
 
 def _imported(inputs: CommandInputs) -> ChosenConfigs:
-    """Evaluations of Inspect's logs: answers and scores are theirs, and nothing is asked."""
-    from tasks.benchmarks.inspect_logs import logged_configs
+    """Evaluations of other programs: answers and scores are theirs, and nothing is asked."""
+    from tasks.benchmarks.recorded import recorded_configs
 
-    if inputs.models or inputs.configs or inputs.tasks is not None:
-        raise ConfigError("--from-inspect takes all from the logs; leave CONFIG, --tasks and --model out")
-    configs, notes = logged_configs(inputs.from_inspect, home() / "imported")
+    named = {program: paths for program, paths in inputs.recorded.items() if paths}
+    if inputs.models or inputs.configs or inputs.tasks is not None or len(named) > 1:
+        flags = " and ".join(f"--from-{program}" for program in named)
+        raise ConfigError(
+            f"{flags} takes all from the files; leave CONFIG, --tasks and --model out, and name one program"
+        )
+    ((program, paths),) = named.items()
+    configs, notes = recorded_configs(program, paths, home() / "imported")
     return ChosenConfigs(tuple(EvalConfig.model_validate(one) for one in configs), warnings=tuple(notes))
 
 

@@ -120,6 +120,13 @@ def evaluate_command(
     from_inspect: Annotated[
         list[Path] | None, typer.Option(help="Logs of Inspect, or folders: their scores, nothing is asked")
     ] = None,
+    from_lighteval: Annotated[
+        list[Path] | None,
+        typer.Option(help="Details of lighteval (Parquet), or folders: as they were scored"),
+    ] = None,
+    from_opencompass: Annotated[
+        list[Path] | None, typer.Option(help="Folders of OpenCompass (predictions/ and results/), as scored")
+    ] = None,
     trust: Annotated[
         bool, typer.Option("--trust", help="Run code of folders that others can write to, from now on")
     ] = False,
@@ -135,7 +142,7 @@ def evaluate_command(
     )  # fmt: skip
     inputs = CommandInputs(
         tuple(configs or ()), tuple(overrides or ()), tasks, tuple(include_path or ()), from_samples,
-        tuple(from_inspect or ()),
+        _recorded(inspect=from_inspect, lighteval=from_lighteval, opencompass=from_opencompass),
         ModelFlags(tuple(model or ()), base_url, api, api_key_env, tuple(model_path or ()), serve),
     )  # fmt: skip
     if dry_run and no_data:
@@ -229,6 +236,11 @@ def _run_all(
     if len(documents) > 1 and not session.quiet:
         print_together([Path(document["output"]) for document in documents])
     return max(codes)
+
+
+def _recorded(**paths: list[Path] | None) -> dict[str, tuple[Path, ...]]:
+    """The paths that each program's flag names."""
+    return {program: tuple(named) for program, named in paths.items() if named}
 
 
 def _own_options(

@@ -15,8 +15,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from tasks.benchmarks.inspect_logs.configs import FIELD, recorded_row
-from tasks.benchmarks.inspect_logs.log import InspectLog
+from tasks.benchmarks.recorded.inspect_log import InspectLog
+from tasks.benchmarks.recorded.inspect_runs import recorded_row
+from tasks.benchmarks.recorded.run import FIELD
 from tasks.datasets.config import DatasetError
 from tasks.inspecting.config import InspectRun
 from tasks.inspecting.interpreter import InspectFailed, call_inspect

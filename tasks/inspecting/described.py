@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from metrics.errors import ConfigError
-from tasks.benchmarks.inspect_logs.configs import FIELD, REDUCTIONS, plain_name
-from tasks.benchmarks.inspect_logs.log import text_of
+from tasks.benchmarks.recorded.inspect_log import text_of
+from tasks.benchmarks.recorded.inspect_runs import REDUCTIONS
+from tasks.benchmarks.recorded.run import FIELD, pair_name
 from tasks.datasets.config import DatasetError
 from tasks.inspecting.config import InspectFound, InspectTask
 from tasks.inspecting.interpreter import call_inspect
@@ -97,7 +98,7 @@ def _metrics(task: InspectTask, said: Mapping[str, Any]) -> Iterator[dict[str, A
         keys = dict.fromkeys(task.values.get(scorer["name"], ()), scorer["metrics"]) or named
         parts = {f"{scorer['name']}/{key}": own for key, own in keys.items()}
         for name, metrics in (parts or {scorer["name"]: scorer["metrics"]}).items():
-            alias = plain_name(name)
+            alias = pair_name(name)
             yield {
                 "metric": "recorded",
                 "alias": alias,

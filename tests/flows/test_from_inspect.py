@@ -11,10 +11,10 @@ import pytest
 import yaml
 
 from flows.compare.__main__ import main as compare
-from tasks.benchmarks.inspect_logs.log import InspectLog
+from tasks.benchmarks.recorded.inspect_log import InspectLog
 
 Evaluate = Callable[..., Any]
-LOGS = Path(__file__).parents[1] / "tasks" / "benchmarks" / "inspect_logs" / "logs"
+LOGS = Path(__file__).parents[1] / "tasks" / "benchmarks" / "recorded" / "logs"
 MAKER = LOGS.parent / "inspect_makes_logs.py"
 PEER = "NIGHTJAR_INSPECT_PYTHON"
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tasks.benchmarks.inspect_logs.log import InspectLog
+from tasks.benchmarks.recorded.inspect_log import InspectLog
 from tests.flows.conftest import PROJECT
 from tests.flows.endpoints import Body, chat_endpoint, says
 from tests.flows.test_from_inspect import said

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from tasks.benchmarks.inspect_logs.log import InspectLog
+from tasks.benchmarks.recorded.inspect_log import InspectLog
 from tasks.inspecting import Block, InspectFound, InspectRun, InspectTask, block, block_rows, run_block
 from tasks.models.config import ModelConfig, Price, SampleParams
 from tasks.models.records import RequestTally
 from tasks.store.schemas import REQUESTS, row_batch
 
-LOGS = Path(__file__).parents[1] / "benchmarks" / "inspect_logs" / "logs"
+LOGS = Path(__file__).parents[1] / "benchmarks" / "recorded" / "logs"
 
 
 def block_of(name: str, folder: Path, pairs: tuple[str, ...], **given: Any) -> tuple[Block, InspectLog]:

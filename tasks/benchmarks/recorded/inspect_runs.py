@@ -1,49 +1,33 @@
-"""``--from-inspect``: a config for each log, its model a replay of what was answered and scored."""
+"""``--from-inspect``: each log of Inspect is a run."""
 
-import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from metrics.errors import ConfigError
-from tasks.benchmarks.inspect_logs.log import InspectLog, number_of, text_of
+from tasks.benchmarks.recorded.inspect_log import InspectLog, number_of, text_of
+from tasks.benchmarks.recorded.run import FIELD, RecordedRun, pair_name
 from tasks.datasets.config import DatasetError
 from tasks.messages.chat import chat_text
-from tasks.store.home import line, write_lines
+from tasks.store.home import line
 
 REDUCTIONS: Final[Mapping[str, str]] = {"mean": "mean", "median": "median", "max": "max", "mode": "mean"}
 """What Inspect's reducers of epochs are called here. Of ``mode`` there is none of numbers."""
-FIELD: Final = "scores"
-"""Where a response's metadata have what the log's scorers said."""
 
 
-def logged_configs(paths: Sequence[Path], workspace: Path) -> tuple[list[dict[str, Any]], list[str]]:
-    """A native config for each log (of folders: for each that they hold) and what is to be told of them.
-
-    Items and responses are written below ``workspace``. Raises ConfigError where there is no log, and
-    DatasetError for one that can't be read.
-    """
-    found = [_config(InspectLog.open(path), workspace) for path in _logs(paths)]
-    return [config for config, _ in found], [note for _, notes in found for note in notes]
-
-
-def _logs(paths: Sequence[Path]) -> list[Path]:
-    logs: list[Path] = []
-    for path in paths:
-        inside = sorted(path.rglob("*.eval")) if path.is_dir() else [path]
-        if not inside or not inside[0].is_file():
-            raise ConfigError(
-                f"--from-inspect {path}: expected a log of Inspect (.eval or .json), or a folder of them"
-            )
-        logs += inside
-    return logs
+def inspect_runs(path: Path) -> Iterator[RecordedRun]:
+    """The run of each log (of a folder: of each that it holds). Raises ConfigError where there is no log, and
+    DatasetError for one that can't be read."""
+    logs = sorted(path.rglob("*.eval")) if path.is_dir() else [path]
+    if not logs or not logs[0].is_file():
+        raise ConfigError(
+            f"--from-inspect {path}: expected a log of Inspect (.eval or .json), or a folder of them"
+        )
+    for log in logs:
+        yield _run(InspectLog.open(log))
 
 
-def _config(log: InspectLog, workspace: Path) -> tuple[dict[str, Any], list[str]]:
-    # Named by the log's place: two models' logs of a task are two files, and the same log is one.
-    mark = hashlib.sha256(str(log.path.resolve()).encode()).hexdigest()[:12]
-    folder = workspace / f"{log.path.stem}_{mark}"
-    folder.mkdir(parents=True, exist_ok=True)
+def _run(log: InspectLog) -> RecordedRun:
     items: dict[str, dict[str, Any]] = {}
     responses, names = list[dict[str, Any]](), dict[str, bool]()
     for sample in log.samples():
@@ -56,42 +40,18 @@ def _config(log: InspectLog, workspace: Path) -> tuple[dict[str, Any], list[str]
         for name, one in _scores(sample).items():
             names[name] = names.get(name, True) and _is_verdict(one["value"])
         responses.append(recorded_row(sample, log.model))
-    if not responses:
-        raise DatasetError(f"{log.path}: holds no samples; was it written with --no-log-samples?")
-    if not names:
-        raise DatasetError(f"{log.path}: none of its samples has a score")
     order = {name: place for place, name in enumerate(log.expected)}
-    write_lines(
-        folder / "items.jsonl", sorted(items.values(), key=lambda item: order.get(item["id"], len(order)))
+    return RecordedRun(
+        source=log.path,
+        task=log.task,
+        model=log.model,
+        items=sorted(items.values(), key=lambda item: order.get(item["id"], len(order))),
+        responses=responses,
+        pairs=names,
+        repeats=log.epochs,
+        reduction=REDUCTIONS.get(_reducer(log)),
+        notes=tuple(_notes(log, items, len(responses))),
     )
-    write_lines(folder / "responses.jsonl", responses)
-    return _native(log, folder, names), _notes(log, items, len(responses))
-
-
-def _native(log: InspectLog, folder: Path, names: Mapping[str, bool]) -> dict[str, Any]:
-    reducer = _reducer(log)
-    metrics = [
-        {
-            "metric": "recorded",
-            "alias": name,
-            "field": f"{FIELD}.{name}",
-            **({"range": [0, 1]} if verdicts else {}),
-            **({"reduction": REDUCTIONS[reducer]} if reducer in REDUCTIONS else {}),
-        }
-        for name, verdicts in names.items()
-    ]
-    replay = {"path": str((folder / "responses.jsonl").resolve())}
-    return {
-        "name": log.task,
-        "output_type": "generate_until",
-        "dataset": str((folder / "items.jsonl").resolve()),
-        "prompt_template": "{{input}}",
-        "target": "{{target}}",
-        "models": [{"name": log.model, "type": "replay", "config": replay}],
-        "sample_params": {"num_samples": log.epochs},
-        "scorer": {"type": "recorded"},
-        "metric_list": metrics,
-    }
 
 
 def _notes(log: InspectLog, items: Mapping[str, Any], runs: int) -> list[str]:
@@ -137,18 +97,13 @@ def _scores(sample: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
             reason = (
                 {} if number is not None else {"error": f"Inspect's value is {str(one)[:80]!r}, no number"}
             )
-            pair = plain_name(name)
+            pair = pair_name(name)
             if pair in found:
                 raise DatasetError(
                     f"two scores of a sample would be called '{pair}'; rename one of its scorers"
                 )
             found[pair] = {"score": number, "value": one, **said, **reason}
     return found
-
-
-def plain_name(name: str) -> str:
-    """A score's name as a pair has it: a dot would lead into a field."""
-    return name.replace(".", "_")
 
 
 def _is_verdict(value: Any) -> bool:

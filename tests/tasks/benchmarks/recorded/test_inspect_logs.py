@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from metrics.errors import ConfigError
-from tasks.benchmarks.inspect_logs import logged_configs
-from tasks.benchmarks.inspect_logs.log import InspectLog, number_of
+from tasks.benchmarks.recorded import recorded_configs
+from tasks.benchmarks.recorded.inspect_log import InspectLog, number_of
 from tasks.datasets.config import DatasetError
 
 LOGS = Path(__file__).parent / "logs"
@@ -23,7 +23,7 @@ def rows(file: str) -> list[dict[str, Any]]:
 
 def imported(path: Path, folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]], list[str]]:
     """The config of one log, the responses that it replays, and what is told of it."""
-    (config,), notes = logged_configs([path], folder)
+    (config,), notes = recorded_configs("inspect", [path], folder)
     return config, rows(config["models"][0]["config"]["path"]), notes
 
 
@@ -158,11 +158,11 @@ def test_what_is_no_log_is_named(name: str, content: bytes, said: str, tmp_path:
 
 
 def test_a_folder_stands_for_its_logs_and_an_empty_one_is_refused(tmp_path: Path) -> None:
-    configs, _ = logged_configs([LOGS], tmp_path / "made")
+    configs, _ = recorded_configs("inspect", [LOGS], tmp_path / "made")
     assert [config["name"] for config in configs] == ["plain", "tools", "two"]
     (tmp_path / "empty").mkdir()
     with pytest.raises(ConfigError, match=r"empty: expected a log of Inspect"):
-        logged_configs([tmp_path / "empty"], tmp_path)
+        recorded_configs("inspect", [tmp_path / "empty"], tmp_path)
 
 
 def test_a_sample_without_an_id_and_scores_of_one_name_are_refused(tmp_path: Path) -> None:

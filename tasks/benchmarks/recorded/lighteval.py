@@ -1,0 +1,170 @@
+"""``--from-lighteval``: each file of details of lighteval is a run.
+
+lighteval writes ``details/MODEL/DATE/details_TASK_DATE.parquet``, a row a sample. From 0.10 on the columns
+are ``doc``, ``model_response`` and ``metric``; before, they were flat (``example``, ``predictions``,
+``metrics`` …), and texts where a row could not be stored otherwise. A sample's id is ``doc.id``. Earlier
+versions left it out: there it is the row's number.
+"""
+
+import ast
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from metrics.errors import ConfigError
+from tasks.benchmarks.recorded.run import FIELD, RecordedRun, pair_name
+from tasks.datasets.config import DatasetError
+
+NAME: Final = re.compile(r"details_(?P<task>.+)_(?P<date>\d+-\d+-\d+T.*)")
+
+
+def lighteval_runs(path: Path) -> Iterator[RecordedRun]:
+    """The run of a file of details (of a folder: of each that it holds). Raises ConfigError where there is
+    none, and DatasetError for one that can't be read."""
+    files = sorted(path.rglob("details_*.parquet")) if path.is_dir() else [path]
+    if not files or not files[0].is_file():
+        raise ConfigError(
+            f"--from-lighteval {path}: expected details of lighteval (details_TASK_DATE.parquet), "
+            "or a folder of them"
+        )
+    for file in files:
+        yield _run(file)
+
+
+def _run(file: Path) -> RecordedRun:
+    rows = _rows(file)
+    samples = [_sample(row, place, f"{file}: row {place + 1}") for place, row in enumerate(rows)]
+    names = list(dict.fromkeys(name for sample in samples for name in sample["scores"]))
+    numbers = {name: [_number(sample["scores"].get(name)) for sample in samples] for name in names}
+    kept = {name: column for name, column in numbers.items() if any(one is not None for one in column)}
+    dropped = [name for name in names if name not in kept]
+    return RecordedRun(
+        source=file,
+        task=_task(file),
+        model=_model(file),
+        items=[{name: sample[name] for name in ("id", "input", "target")} for sample in samples],
+        responses=[_response(sample, place, kept) for place, sample in enumerate(samples)],
+        pairs={pair_name(name): all(one in (0, 1, None) for one in column) for name, column in kept.items()},
+        notes=tuple(
+            f"{file}: '{name}' has no number for a sample, only for all of them: it is left out"
+            for name in dropped
+        ),
+    )
+
+
+def _rows(file: Path) -> list[dict[str, Any]]:
+    try:
+        rows: list[dict[str, Any]] = pq.read_table(file, partitioning=None).to_pylist()
+    except (OSError, pa.ArrowInvalid) as error:
+        raise DatasetError(f"{file}: can't be read as details of lighteval: {error}") from error
+    if rows and not {"metric", "metrics"} & set(rows[0]):
+        raise DatasetError(f"{file}: has no column 'metric' or 'metrics', as details of lighteval have")
+    return rows
+
+
+def _sample(row: Mapping[str, Any], place: int, where: str) -> dict[str, Any]:
+    if "metric" not in row:
+        return _flat_sample({name: _parsed(value, name, where) for name, value in row.items()}, place)
+    doc, response = row.get("doc") or {}, row.get("model_response") or {}
+    answers = response.get("text_post_processed") or response.get("text") or []
+    return {
+        "id": str(doc.get("id") or place),
+        "input": str(doc.get("query") or ""),
+        "target": _golds(doc.get("choices"), doc.get("gold_index")),
+        "answers": answers,
+        "likelihoods": response.get("logprobs") or [],
+        "choices": doc.get("choices") or [],
+        "scores": row["metric"] or {},
+    }
+
+
+def _flat_sample(row: Mapping[str, Any], place: int) -> dict[str, Any]:
+    """A sample of a version before 0.10."""
+    gold = row.get("gold")
+    answers = row.get("predictions") or []
+    are_texts = all(isinstance(one, str) for one in answers)
+    return {
+        "id": str(place),
+        "input": str(row.get("full_prompt") or row.get("example") or ""),
+        "target": gold if gold else _golds(row.get("choices"), row.get("gold_index")),
+        "answers": answers if are_texts else [],
+        "likelihoods": [] if are_texts else answers,
+        "choices": row.get("choices") or [],
+        "scores": row["metrics"] or {},
+    }
+
+
+def _parsed(value: Any, name: str, where: str) -> Any:
+    """A column's value; lists and mappings that were stored as Python's text are read again."""
+    if not isinstance(value, str) or name in ("example", "instruction", "full_prompt"):
+        return value
+    try:
+        return ast.literal_eval(value)
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        if name == "metrics":
+            raise DatasetError(f"{where}: its metrics can't be read: {value[:80]!r}") from None
+        return None
+
+
+def _golds(choices: Sequence[Any] | None, index: Any) -> list[str]:
+    places = index if isinstance(index, list) else [index]
+    known = choices or []
+    return [str(known[one]) for one in places if isinstance(one, int) and 0 <= one < len(known)]
+
+
+def _number(value: Any) -> float | None:
+    """A score that is a number; metrics of a whole corpus have something else for each sample."""
+    if isinstance(value, bool | int | float) and math.isfinite(value):
+        return float(value)
+    return None
+
+
+def _response(
+    sample: Mapping[str, Any], place: int, kept: Mapping[str, Sequence[float | None]]
+) -> dict[str, Any]:
+    scores = {
+        pair_name(name): {"score": column[place]}
+        | ({} if column[place] is not None else {"error": "lighteval has no number for this sample"})
+        for name, column in kept.items()
+    }
+    others = {"answers": sample["answers"]} if len(sample["answers"]) > 1 else {}
+    return {
+        "item_id": sample["id"],
+        "sample_index": 0,
+        "response": _answer(sample),
+        "status": "ok",
+        "metadata": {FIELD: scores, **others},
+    }
+
+
+def _answer(sample: Mapping[str, Any]) -> str:
+    """The first answer; where likelihoods were asked for, the choice with the highest."""
+    if sample["answers"]:
+        return str(sample["answers"][0])
+    likelihoods, choices = sample["likelihoods"], sample["choices"]
+    if len(likelihoods) != len(choices) or not all(_number(one) is not None for one in likelihoods):
+        return ""
+    return str(choices[max(range(len(choices)), key=likelihoods.__getitem__)]) if choices else ""
+
+
+def _task(file: Path) -> str:
+    """The task as the file is called: ``gsm8k|5``, with dashes for what can't be in a name of ours."""
+    found = NAME.fullmatch(file.stem)
+    return re.sub(r"[|/\\\\:]+", "-", found["task"] if found else file.stem)
+
+
+def _model(file: Path) -> str:
+    """The model as the folders are called: those between ``details`` and the date's."""
+    found, folders = NAME.fullmatch(file.stem), list(file.resolve().parent.parts)
+    if found and folders[-1] == found["date"]:
+        folders.pop()
+    if "details" in folders:
+        after = folders[len(folders) - folders[::-1].index("details") :]
+        if after:
+            return "/".join(after)
+    return folders[-1].removeprefix("details_").replace("__", "/") or "model"

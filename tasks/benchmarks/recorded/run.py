@@ -1,0 +1,82 @@
+"""A run of another program, and the config of ours that it becomes: a model that replays what was answered,
+and pairs that take the scores which came along."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from tasks.datasets.config import DatasetError
+from tasks.store.home import write_lines
+
+FIELD: Final = "scores"
+"""Where a response's metadata have what the program's scorers said."""
+
+
+@dataclass(frozen=True)
+class RecordedRun:
+    """What was asked of one model, answered and scored.
+
+    Items have ``id``, ``input`` and ``target``; responses are rows for a model of the type ``replay``. Scores
+    stand in ``metadata`` under ``FIELD``, by the names of ``pairs``.
+    """
+
+    source: Path
+    """The file that it is from: it names where items and responses are written."""
+    task: str
+    model: str
+    items: Sequence[Mapping[str, Any]]
+    responses: Sequence[Mapping[str, Any]]
+    pairs: Mapping[str, bool]
+    """Each score, and whether it lies between 0 and 1 by what it is."""
+    repeats: int = 1
+    reduction: str | None = None
+    notes: tuple[str, ...] = ()
+
+
+def written_config(run: RecordedRun, workspace: Path) -> dict[str, Any]:
+    """The config of a run, whose items and responses are written below ``workspace``. Raises DatasetError for
+    a run without samples or scores."""
+    if not run.responses:
+        raise DatasetError(f"{run.source}: holds no samples; was it written without them?")
+    if not run.pairs:
+        raise DatasetError(f"{run.source}: none of its samples has a score")
+    # Named by the file's place: two models' runs of a task are two files, and the same file is one.
+    mark = hashlib.sha256(str(run.source.resolve()).encode()).hexdigest()[:12]
+    folder = workspace / f"{run.source.stem}_{mark}"
+    folder.mkdir(parents=True, exist_ok=True)
+    write_lines(folder / "items.jsonl", run.items)
+    write_lines(folder / "responses.jsonl", run.responses)
+    reduction = {"reduction": run.reduction} if run.reduction is not None else {}
+    return {
+        "name": run.task,
+        "output_type": "generate_until",
+        "dataset": str((folder / "items.jsonl").resolve()),
+        "prompt_template": "{{input}}",
+        "target": "{{target}}",
+        "models": [
+            {
+                "name": run.model,
+                "type": "replay",
+                "config": {"path": str((folder / "responses.jsonl").resolve())},
+            }
+        ],
+        "sample_params": {"num_samples": run.repeats},
+        "scorer": {"type": "recorded"},
+        "metric_list": [
+            {
+                "metric": "recorded",
+                "alias": name,
+                "field": f"{FIELD}.{name}",
+                **({"range": [0, 1]} if bounded else {}),
+                **reduction,
+            }
+            for name, bounded in run.pairs.items()
+        ],
+    }
+
+
+def pair_name(name: str) -> str:
+    """A score's name as a pair of ours may have it: a dot would lead into a mapping, a comma to a filter."""
+    return name.replace(".", "_").replace(",", "_")
