@@ -37,12 +37,12 @@ from tasks.datasets.item import Benchmark, Item, Rendered
 from tasks.datasets.selection import Selection
 from tasks.filter import FilterSetup
 from tasks.infer import InferSetup, Served, probe_model
+from tasks.messages.markdown import as_block, as_code, as_text
 from tasks.models.answers.segments import AnswerStore
 from tasks.models.canaries import CanaryReport, ask_canaries, note_statement
 from tasks.models.control import check_interrupted
 from tasks.models.identity import EXPANDED
 from tasks.models.statements import Statement
-from tasks.reporting.markdown import as_block, as_code, as_text
 from tasks.rows.execution import asked_by_row
 from tasks.rows.parts import PairSetup
 from tasks.rows.references import Referenced, reference_warnings

@@ -2,7 +2,7 @@
 UI."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import groupby
@@ -25,6 +25,7 @@ from tasks.comparison.trends import LearningCurve, known_of_models, learning_cur
 from tasks.history.layout import record_manifest, record_rows
 from tasks.inspected import read_inspected
 from tasks.judge import judged_parts
+from tasks.messages.markdown import as_cells, as_text
 from tasks.messages.media import kept_media
 from tasks.publishers import ExportForm, FinishedRun, PublishConfig
 from tasks.reduction.aggregate import aggregate_pair
@@ -42,7 +43,6 @@ from tasks.reporting.exports import (
     write_samples,
 )
 from tasks.reporting.inspect_log import LoggedRun, write_inspect_log
-from tasks.reporting.markdown import as_cells, as_text
 from tasks.reporting.numbers import rounded
 from tasks.reporting.overview import write_index
 from tasks.reporting.report import FirstPass, write_report
@@ -248,7 +248,8 @@ def export(
     form: ExportForm, publication: Publication, results: pa.Table, workspace: Workspace
 ) -> Sequence[str]:
     """Writes a published run's samples in another program's form; returns the files."""
-    return [str(path) for path in EXPORTS[form](publication, results, workspace.open())]
+    writers = {"inspect": inspect_logs}
+    return [str(path) for path in writers[form](publication, results, workspace.open())]
 
 
 def inspect_logs(publication: Publication, results: pa.Table, store: Store) -> Iterator[Path]:
@@ -260,11 +261,6 @@ def inspect_logs(publication: Publication, results: pa.Table, store: Store) -> I
     for (model, prompt), cells in by_model.items():
         samples = sample_views(store, cells, publication.facets)
         yield write_inspect_log(Path(publication.output), run, model, prompt, samples)
-
-
-EXPORTS: Final[Mapping[ExportForm, Callable[[Publication, pa.Table, Store], Iterable[Path]]]] = {
-    "inspect": inspect_logs
-}
 
 
 def _first_pass(

@@ -12,7 +12,7 @@ from flows.server import own_flow
 from metrics.errors import printable, printable_values
 from tasks.comparison.compare import ComparedPair, Gate
 from tasks.comparison.runs import open_run
-from tasks.reporting.markdown import as_cells, as_text
+from tasks.messages.markdown import as_cells, as_text
 from tasks.reporting.numbers import rounded
 from tasks.server import label_verdict
 from tasks.store.home import default_store, slug

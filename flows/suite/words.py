@@ -19,9 +19,9 @@ from tasks.comparison.compare import ComparedPair, ComparedRuns, Gate
 from tasks.comparison.stopping import stopped_sentence
 from tasks.comparison.trends import PairCourse
 from tasks.history.nights import NightEvaluation
+from tasks.messages.markdown import as_code, as_text, table_row
 from tasks.models.errors import shortened
 from tasks.models.records import asked_and_reused
-from tasks.reporting.markdown import as_code, as_text, table_row
 
 ROWS = 100
 """Rows of a table in the UI, at most: the whole is in suite.json."""

@@ -1,6 +1,6 @@
 """What a message of a chat is: who speaks, parts of text, images and sound, the tools that may be called and
 the calls that were made.
 
-Benchmarks write chats with it, model connections send and read them, reports show them. Nothing here knows a
-benchmark or an endpoint.
+Benchmarks write chats with it, model connections send and read them, reports show them. ``markdown`` shows
+what others wrote as text. Nothing here knows a benchmark or an endpoint.
 """

@@ -12,9 +12,9 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, TextIO
 
 from metrics.errors import printable
+from tasks.messages.markdown import as_text, table_row
 from tasks.models.records import Progress, RunningFigure
 from tasks.reporting import numbers
-from tasks.reporting.markdown import as_text, table_row
 from tasks.reporting.streams import raw, safe_console
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import pytest
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from tasks.reporting.markdown import as_block, as_cells, as_code, as_text, table_row
+from tasks.messages.markdown import as_block, as_cells, as_code, as_text, table_row
 
 HOSTILE = [
     "![x](http://a/b.png)", "<img src=x onerror=alert(1)>", "a\n\n# b", "```", "**a** _b_ ~~c~~", "[a](b)",
