@@ -17,12 +17,12 @@ import numpy as np
 from bench.coverage import MEAN, SHARE
 from bench.judges import verdicts
 from metrics.aggregation import build_aggregation
-from metrics.arena import Games, rate
 from metrics.config import StatisticsConfig
 from metrics.statistics.comparison import compare_items
 from metrics.statistics.differences import ItemColumn
 from metrics.statistics.drift import adjusted_at_night, drift_chance
 from metrics.statistics.gate import decide
+from metrics.statistics.ratings import Games, rate
 from metrics.statistics.unpaired import UNPAIRED, compare_unpaired
 from metrics.types import Floats, Ints
 from scorers.judge.calibration import Labelled

@@ -37,7 +37,7 @@ from tasks.comparison.runs import ComparedRun, open_run
 from tasks.comparison.sharing import Shared, SharedAnswers
 from tasks.comparison.stopping import stopped_sentence
 from tasks.history.query import query
-from tasks.models.spending import cost_of
+from tasks.models.limits.spending import cost_of
 from tasks.reporting import numbers
 from tasks.store.home import default_store
 from tasks.store.storage import Store

@@ -2,7 +2,7 @@
 
 A *matchup* is a batch whose predictions are the answers of both models; each verdict on it is a game. Equal
 answers are a tie, and an answer beats none, without a judge being asked. A model's metric ``win_rate`` is the
-share of its games that it won, ties counting half; its strength is ``metrics.arena``'s affair.
+share of its games that it won, ties counting half; its strength is ``metrics.statistics.ratings``'s affair.
 """
 
 from collections.abc import Mapping, Sequence

@@ -14,9 +14,9 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from metrics.arena import Estimated, Games, Ratings, longer, place_preference, rate
 from metrics.config import StatisticsConfig
 from metrics.statistics.clusters import wider
+from metrics.statistics.ratings import Estimated, Games, Ratings, longer, place_preference, rate
 from scorers.arena import ArenaScorer, Game, Played, matchup, played, repeats
 from scorers.base import Batch
 from tasks.ask import AskSetup, asked_rows, replies_of

@@ -25,6 +25,7 @@ from pydantic import BaseModel
 
 from metrics.errors import NightjarError
 from tasks.prefect_adapter import RecordStorage, recorded_result
+from tasks.processes.workers import workers
 from tasks.reporting.streams import escape_logs
 from tasks.store.errors import StoreUnavailable
 from tasks.store.fingerprint import stage_code
@@ -32,7 +33,6 @@ from tasks.store.keys import Step, Unkeyed, digest
 from tasks.store.reasons import Observed, Reason, Subject, flat, keep_observed, keep_reason, read_observed
 from tasks.store.storage import RECORDS, ArtifactMissing, ArtifactRef, Store
 from tasks.usercode.sources import entries_in, first_difference, observed_files
-from tasks.workers import workers
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -27,14 +27,14 @@ from tasks.models.providers.provider import AnyProvider, provider_of
 from tasks.models.records import EVERY, InferenceOptions, Lookup, PartitionResponses, RequestTally
 from tasks.models.respond import count_missing, given_answers, kept_responses, respond
 from tasks.models.served import room_of
-from tasks.running import RunningScore
+from tasks.processes.workers import workers
+from tasks.rows.running import RunningScore
 from tasks.server import lease, progress_of, secret
 from tasks.serving.servers import RunningServer
 from tasks.store.errors import STORE_LOG
 from tasks.store.keys import Accounts, Answered, Step, Unkeyed, digest
 from tasks.store.schemas import ANSWERS, RESPONSES
 from tasks.store.storage import ArtifactRef, Store
-from tasks.workers import workers
 
 
 class Served(Unkeyed):

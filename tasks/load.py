@@ -16,7 +16,7 @@ from tasks.datasets.selection import Selection
 from tasks.rows.items import item_batches
 from tasks.store.keys import Step, Unkeyed, digest
 from tasks.store.schemas import ITEMS
-from tasks.thresholds import Threshold
+from tasks.store.thresholds import Threshold
 
 AHEAD_BYTES = Threshold("bytes_waiting", 1 << 26)
 """What is kept of datasets between the check before a run and their load, at most."""

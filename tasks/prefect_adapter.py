@@ -33,7 +33,7 @@ from prefect.settings import PREFECT_API_URL
 from prefect.states import Completed, Pending
 from prefect.task_runners import ProcessPoolTaskRunner, TaskRunner, ThreadPoolTaskRunner
 
-from tasks.workers import import_stages
+from tasks.processes.workers import import_stages
 
 P = ParamSpec("P")
 R = TypeVar("R")

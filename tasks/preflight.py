@@ -35,7 +35,6 @@ from tasks.benchmarks.open import open_benchmark
 from tasks.caching import Workspace
 from tasks.datasets.item import Benchmark, Item, Rendered
 from tasks.datasets.selection import Selection
-from tasks.filter import FilterSetup
 from tasks.infer import InferSetup, Served, probe_model
 from tasks.messages.markdown import as_block, as_code, as_text
 from tasks.models.answers.segments import AnswerStore
@@ -45,6 +44,7 @@ from tasks.models.identity import EXPANDED
 from tasks.models.statements import Statement
 from tasks.rows.execution import asked_by_row
 from tasks.rows.parts import PairSetup
+from tasks.rows.predictions import FilterSetup
 from tasks.rows.references import Referenced, reference_warnings
 from tasks.rows.scoring import whole_answer
 from tasks.sandboxes.interpreters import SandboxError

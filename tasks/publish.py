@@ -27,6 +27,7 @@ from tasks.inspected import read_inspected
 from tasks.judge import judged_parts
 from tasks.messages.markdown import as_cells, as_text
 from tasks.messages.media import kept_media
+from tasks.processes.workers import workers
 from tasks.publishers import ExportForm, FinishedRun, PublishConfig
 from tasks.reduction.aggregate import aggregate_pair
 from tasks.reporting.diagnostics.responses import ALL_CUT_OFF
@@ -63,9 +64,8 @@ from tasks.store.outputs import (
 )
 from tasks.store.schemas import RESULTS
 from tasks.store.storage import ArtifactRef, Store
-from tasks.thresholds import Threshold
+from tasks.store.thresholds import Threshold
 from tasks.verdicts.config import EvaluationMethodConfig
-from tasks.workers import workers
 
 SHOWN = [
     "model_name",

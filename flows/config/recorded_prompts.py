@@ -14,8 +14,8 @@ from tasks.benchmarks.config import DEFAULT_PROMPT, PromptTemplate
 from tasks.benchmarks.prompts import template_source
 from tasks.models.config import ModelConfig
 from tasks.models.providers.provider import provider_of
+from tasks.models.providers.recordings import recording_file, says_prompts_in_metadata
 from tasks.models.providers.replay import ReplayConfig
-from tasks.models.recordings import recording_file, says_prompts_in_metadata
 
 SHOWN: Final = 60
 """Characters of a template whose text stands in for its name."""

@@ -24,8 +24,9 @@ from flows.command_line import REFUSED, command_line, examples, new_app, print_j
 from flows.config.schema import Phase, RunOptions
 from metrics.errors import ConfigError
 from tasks.datasets.selection import Selection
+from tasks.processes.garbage import collect_rarely, freeze_imports
+from tasks.processes.workers import may_fork, prepare
 from tasks.usercode.load import trust_what_is_named
-from tasks.workers import collect_rarely, freeze_imports, may_fork, prepare
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -22,16 +22,16 @@ from tasks.datasets.config import DatasetError
 from tasks.datasets.items import FaultyRows
 from tasks.datasets.selection import Selection
 from tasks.models.providers.provider import provider_of
+from tasks.processes.workers import ForkedCall, cores, may_fork
 from tasks.store.home import named_path
-from tasks.thresholds import Threshold
-from tasks.workers import ForkedCall, cores, may_fork
+from tasks.store.thresholds import Threshold
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from flows.config.checks import MissingReferences
     from tasks.datasets.item import Item
-    from tasks.models.recordings import RecordingFile, Version
+    from tasks.models.providers.recordings import RecordingFile, Version
 
 KEPT_BYTES = Threshold("bytes_kept_ahead", 1 << 26)
 """Rows of one dataset that are kept in memory, at most."""
@@ -138,7 +138,7 @@ def _check_beside(
     sys.meta_path.insert(0, _WithoutPandas())
     from flows.plan.fields import benchmark_fields
     from tasks.benchmarks.open import open_benchmark
-    from tasks.models.recordings import open_recordings, recording_file
+    from tasks.models.providers.recordings import open_recordings, recording_file
 
     fields = benchmark_fields(config)
     digest = open_benchmark(fields).dataset_digest()

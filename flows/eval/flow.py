@@ -53,10 +53,10 @@ from tasks.history.layout import known_runs, record_run
 from tasks.history.prune import active_run
 from tasks.models.control import Interrupted, RunControl, controlled
 from tasks.preflight import preflight
+from tasks.processes.workers import working
 from tasks.store.durations import duration_text
 from tasks.store.home import default_store
 from tasks.store.storage import Store
-from tasks.workers import working
 
 POLL_SECONDS = 1.5
 """How often the state is asked for: a run that is cancelled stops asking within 5 seconds."""

@@ -37,8 +37,9 @@ from tasks.decide import answers_as
 from tasks.infer import InferSetup, check_errors
 from tasks.models.config import ErrorBudget
 from tasks.models.identity import model_identity
-from tasks.models.recordings import recorded_counts
+from tasks.models.providers.recordings import recorded_counts
 from tasks.models.records import RequestTally
+from tasks.processes.workers import workers
 from tasks.publish import (
     LostPair,
     PairNumbers,
@@ -57,7 +58,6 @@ from tasks.store.keys import Accounts, Step, digest
 from tasks.store.outputs import MANIFEST
 from tasks.store.schemas import ABSENT
 from tasks.store.storage import ArtifactRef, Store
-from tasks.workers import workers
 
 if TYPE_CHECKING:
     import pandas as pd

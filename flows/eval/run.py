@@ -31,12 +31,12 @@ from flows.plan.steps import AskedModel, Cell, PairPlan, Plan
 from metrics.errors import ConfigError
 from scorers.config import split_result_name
 from tasks.caching import Workspace, in_workspace, references
-from tasks.filter import FilterSetup
 from tasks.infer import InferSetup, infer, missing_requests
 from tasks.models.canaries import CanaryReport
 from tasks.models.control import RunControl
 from tasks.preflight import Checks, ServeSetup, canaries, launch_of, note_said, release, serve
 from tasks.rows.parts import PairSetup
+from tasks.rows.predictions import FilterSetup
 from tasks.serving.launch import gpu_count, visible_gpus
 from tasks.serving.servers import end_leftovers, end_servers
 from tasks.store.keys import Answered, Step

@@ -10,8 +10,8 @@ from prefect.utilities.annotations import quote
 from flows.plan.steps import Cell
 from metrics.errors import ConfigError
 from tasks.prefect_adapter import LocalProcesses, LocalThreads, warm_dask
-from tasks.thresholds import Threshold
-from tasks.workers import cores
+from tasks.processes.workers import cores
+from tasks.store.thresholds import Threshold
 
 MANY_RESPONSES = Threshold("responses_for_processes", 50_000)
 """From so many on, processes are worth what it takes to start them, as measured (``bench.pipeline``)."""

@@ -52,6 +52,7 @@ from tasks.load import keep_ahead, load
 from tasks.models.control import interrupted
 from tasks.models.records import asked_and_reused
 from tasks.preflight import Checks, check_ahead, survey, try_item
+from tasks.processes.workers import WorkerDied, cores, import_stages, prepare
 from tasks.reporting import numbers
 from tasks.reporting.diagnostics.findings import Diagnostic, Example
 from tasks.reporting.progress import ProgressBoard, open_board
@@ -63,7 +64,6 @@ from tasks.reporting.terminal import (
     results_table,
 )
 from tasks.store.outputs import RESPONSES
-from tasks.workers import WorkerDied, cores, import_stages, prepare
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -285,7 +285,7 @@ def _take_dataset(
     if dataset.rows is not None:
         keep_ahead(plan.load, dataset.rows, dataset.held)
     if dataset.recordings:
-        from tasks.models.recordings import keep_recordings
+        from tasks.models.providers.recordings import keep_recordings
 
         keep_recordings(dataset.recordings)
     prepare_for(dataset.count)

@@ -20,8 +20,8 @@ from tasks.datasets.item import Item, Rendered
 from tasks.infer import InferSetup
 from tasks.messages.chat import chat_body, chat_text
 from tasks.models.config import Prices
+from tasks.models.limits.spending import cost_of
 from tasks.models.providers.provider import AskedConfig
-from tasks.models.spending import cost_of
 from tasks.rows.turns import spoken
 from tasks.turns import TurnSetup
 

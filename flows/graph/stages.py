@@ -25,13 +25,12 @@ from flows.graph.inspected import inspected
 from flows.graph.stage import Graph, Node, Stage, Walk, stage
 from flows.plan.steps import Cell, FilterPlan, Matchup, MethodPlan, MetricPlan, OverallPlan, PairPlan
 from scorers.base import ALL_FILTERS
-from tasks.aggregate import aggregate
 from tasks.arena import score_games
 from tasks.ask import score_replies
 from tasks.decide import decide
 from tasks.execute import execute, execute_asked, process_asked, score_asked, score_executed
 from tasks.judge import aggregate_verdicts, call_user_metric, judge_responses, reduce_verdicts
-from tasks.reduce import reduce
+from tasks.reduce import aggregate, reduce
 from tasks.rows.parts import FailedPart
 from tasks.score import process_results, score, score_across, score_processed
 from tasks.verdicts.rows import TALLIED, VerdictTally, tally_verdicts

@@ -28,7 +28,6 @@ from flows.plan.stopping import stop_plan
 from metrics.errors import ConfigError, NightjarError, nearest
 from scorers.config import GradingModel, ScoringConfig, grading_models
 from scorers.factory import build_scorer
-from tasks.aggregate import aggregate
 from tasks.ask import sampling_text
 from tasks.benchmarks.config import BenchmarkFields, SimulatedUser, TurnTemplate
 from tasks.benchmarks.open import open_benchmark
@@ -42,9 +41,9 @@ from tasks.models.config import ModelConfig, SampleParams
 from tasks.models.identity import model_identity
 from tasks.models.providers.provider import provider_class
 from tasks.models.records import Lookup
-from tasks.reduce import reduce
+from tasks.reduce import aggregate, reduce
 from tasks.render import RenderSetup
-from tasks.running import RunningScore
+from tasks.rows.running import RunningScore
 from tasks.score import score
 from tasks.store.fingerprint import stage_code
 from tasks.store.keys import Step, digest

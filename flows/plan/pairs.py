@@ -31,15 +31,15 @@ from scorers.judge.config import JudgeConfig
 from scorers.letters import FIRST_TOKEN
 from scorers.metric_lists import SCORER_METRICS
 from scorers.process_results import ProcessResultsScorer
-from tasks.aggregate import AggregateSetup
 from tasks.arena import RateSetup
 from tasks.datasets.items import read_rows
 from tasks.execute import ExecuteSetup
-from tasks.filter import FilterSetup
 from tasks.judge import MethodSetup, MetricSetup
+from tasks.reduce import AggregateSetup
 from tasks.reduction.verdict_metrics import build_evaluation_metric
 from tasks.rows.parts import PairSetup, pending, reads_responses
-from tasks.running import RunningScore
+from tasks.rows.predictions import FilterSetup
+from tasks.rows.running import RunningScore
 from tasks.sandboxes.interpreters import interpreter_at
 from tasks.sandboxes.run import VERSION
 from tasks.store.home import named_path

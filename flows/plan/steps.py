@@ -7,21 +7,21 @@ from pathlib import Path
 
 from flows.config.schema import EvalConfig
 from scorers.base import ALL_FILTERS
-from tasks.aggregate import AggregateSetup
 from tasks.arena import RateSetup
 from tasks.ask import AskSetup
 from tasks.datasets.selection import cut
 from tasks.decide import DecideSetup
 from tasks.execute import ExecuteSetup
-from tasks.filter import FilterSetup
 from tasks.infer import InferSetup
 from tasks.judge import MethodSetup, MetricSetup
 from tasks.load import LoadSetup
 from tasks.preflight import Checks
+from tasks.reduce import AggregateSetup
 from tasks.render import RenderSetup
 from tasks.rows.parts import Origin, PairIdentity, PairSetup
+from tasks.rows.predictions import FilterSetup
 from tasks.store.keys import Step
-from tasks.thresholds import Threshold
+from tasks.store.thresholds import Threshold
 from tasks.turns import TurnSetup
 
 MAX_PARTITIONS = 64

@@ -27,7 +27,7 @@ from tasks.datasets.item import Item
 from tasks.store.home import named_path
 from tasks.store.keys import digest, file_digest
 from tasks.store.schemas import cluster_text
-from tasks.thresholds import Threshold
+from tasks.store.thresholds import Threshold
 from tasks.usercode.load import load_function
 
 if TYPE_CHECKING:

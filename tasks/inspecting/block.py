@@ -27,8 +27,8 @@ from tasks.models.config import ModelConfig, Price, SampleParams
 from tasks.models.providers.provider import Secret
 from tasks.models.providers.replay import Replay, ReplayConfig
 from tasks.models.records import COUNTED_AGAIN, InferenceOptions, KeptAnswer, RequestTally
+from tasks.processes.workers import cores
 from tasks.store.home import private_folder, write_lines
-from tasks.workers import cores
 
 FOLDER: Final = "inspect"
 """Where blocks have their logs, below the journal's folder, until their samples are in the store."""

@@ -25,10 +25,10 @@ from tasks.models.answers.segments import AnswerStore
 from tasks.models.config import ModelConfig, RunLimits
 from tasks.models.connection import open_connection
 from tasks.models.engine import Engine, InferenceState
+from tasks.models.limits.spending import Spending
 from tasks.models.providers.provider import AskedProvider, provider_of
 from tasks.models.records import InferenceOptions, KeptAnswer, Request, RequestTally
 from tasks.models.respond import Inference
-from tasks.models.spending import Spending
 from tasks.models.statements import Statement, contradictions, keep_statement, kept_statements, said_at
 
 TOLERANCE = 1e-3

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from tasks.datasets.item import RequestKind
-from tasks.models.allowances import pace_of
 from tasks.models.config import ModelConfig
 from tasks.models.engine import Endpoint, RequestGroup, RetryPolicy
-from tasks.models.limits import concurrency_limiter_of, rate_limiter_of
+from tasks.models.limits.allowances import pace_of
+from tasks.models.limits.limiters import concurrency_limiter_of, rate_limiter_of
 from tasks.models.providers.provider import AskedProvider, Secret, ServedIdentity, ServedModel, provider_of
 from tasks.models.records import InferenceOptions, Request
 from tasks.models.served import WatchedTransport

@@ -17,7 +17,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from metrics.errors import NightjarError
-from tasks.models.allowances import Pace
 from tasks.models.answers.first import FirstAnswers
 from tasks.models.answers.journal import FLUSH_SECONDS, AnswerWriter
 from tasks.models.batches.records import KeptRow, batch_id
@@ -39,7 +38,9 @@ from tasks.models.errors import (
     shortened,
 )
 from tasks.models.http import Wire
-from tasks.models.limits import AttemptOutcome, ConcurrencyLimiter, RateLimiter
+from tasks.models.limits.allowances import Pace
+from tasks.models.limits.limiters import AttemptOutcome, ConcurrencyLimiter, RateLimiter
+from tasks.models.limits.spending import NOTHING, Spending, Used
 from tasks.models.records import (
     Call,
     Codec,
@@ -50,7 +51,6 @@ from tasks.models.records import (
     RequestTally,
     Transport,
 )
-from tasks.models.spending import NOTHING, Spending, Used
 
 DEAD_FAILURES = 8
 """An endpoint is dead when so many attempts in a row failed and one request's retries are used up."""

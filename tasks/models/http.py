@@ -27,7 +27,6 @@ from yarl import URL
 
 from tasks.messages.calls import merged_pieces
 from tasks.messages.chat import content_text
-from tasks.models.allowances import allowances, told_wait
 from tasks.models.errors import (
     FILTERED,
     AccessDenied,
@@ -45,6 +44,7 @@ from tasks.models.errors import (
     ServerFault,
     shortened,
 )
+from tasks.models.limits.allowances import allowances, told_wait
 from tasks.models.records import Call, Reply
 from tasks.models.signing import Sign
 

@@ -38,10 +38,10 @@ from tasks.models.errors import (
     TransientError,
 )
 from tasks.models.http import HttpTransport
+from tasks.models.limits.spending import Used, cost_of
 from tasks.models.providers.provider import AskedProvider, provider_of
 from tasks.models.records import Call, InferenceOptions, Lookup, Request
 from tasks.models.respond import Inference
-from tasks.models.spending import Used, cost_of
 from tasks.store.claims import claim
 from tasks.store.home import private_folder
 

@@ -23,10 +23,10 @@ from numpy.typing import NDArray
 
 from tasks.datasets.item import RequestKind
 from tasks.messages.media import ReadMedia, refuse_media
-from tasks.models.allowances import Allowance
 from tasks.models.config import Price, RunLimits, SampleParams
 from tasks.models.errors import PermanentError, SettledError
-from tasks.models.spending import cost_of
+from tasks.models.limits.allowances import Allowance
+from tasks.models.limits.spending import cost_of
 from tasks.serving.servers import RunningServer
 from tasks.store.keys import canonical_json
 

@@ -39,7 +39,8 @@ from tasks.models.control import check_interrupted, control_of
 from tasks.models.engine import Engine, InferenceState
 from tasks.models.http import Wire
 from tasks.models.identity import RequestExpansion
-from tasks.models.limits import ConcurrencyLimiter
+from tasks.models.limits.limiters import ConcurrencyLimiter
+from tasks.models.limits.spending import spending_of
 from tasks.models.providers.provider import AskedProvider, provider_of
 from tasks.models.records import (
     Codec,
@@ -52,10 +53,9 @@ from tasks.models.records import (
     RequestFailure,
     RequestTally,
 )
-from tasks.models.spending import spending_of
+from tasks.processes.garbage import collect_rarely
 from tasks.store.home import private_folder
-from tasks.thresholds import Threshold
-from tasks.workers import collect_rarely
+from tasks.store.thresholds import Threshold
 
 ROWS_AT_ONCE = Threshold("rows_asked", 1_024)
 REPORT_SECONDS = 0.5

@@ -20,7 +20,7 @@ from tasks.reduction.samples import ItemTable, Loaded, StatisticsLayout, load
 from tasks.rows.parts import PairIdentity, Part
 from tasks.store.keys import value_text
 from tasks.store.schemas import COUNTED, FLOATS, ITEM_ROWS, OUTCOMES
-from tasks.thresholds import Threshold
+from tasks.store.thresholds import Threshold
 
 if TYPE_CHECKING:
     from metrics.reductions.reduction import Reduced, Reduction, Repeats

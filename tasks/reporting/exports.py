@@ -40,7 +40,7 @@ from tasks.rows.scoring import samples_of_requests
 from tasks.store.home import finite, whole_file, write_json, write_lines
 from tasks.store.keys import canonical_json, text_value
 from tasks.store.schemas import ITEM_ROWS, RESULTS, TEXT, row_dicts
-from tasks.thresholds import Threshold
+from tasks.store.thresholds import Threshold
 from tasks.verdicts.methods import RESPONSE_COLUMNS, response_rows
 from tasks.verdicts.rows import JudgedPart, evaluation_rows
 

@@ -37,7 +37,7 @@ from tasks.reporting.page import BlockWriter, SampleIndex, SampleRecords, packed
 from tasks.reporting.plots import TokensSpent, learning_context, spent_curves
 from tasks.reporting.view import RunView, SampleView, result_rows
 from tasks.store.home import as_open_as_its_folder, private_folder
-from tasks.thresholds import Threshold
+from tasks.store.thresholds import Threshold
 
 FAILED: Final = 0  # a request failed or a response is unscored
 WRONG: Final = 1  # a score of 0, or a label that did not pass

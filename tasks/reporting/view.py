@@ -32,7 +32,7 @@ from tasks.reporting import numbers
 from tasks.rows.parts import Origin, Row, item_field, locate, resolve
 from tasks.store.schemas import ABSENT, plain_values, row_dicts
 from tasks.store.storage import ArtifactRef, Store
-from tasks.thresholds import Threshold
+from tasks.store.thresholds import Threshold
 
 ResponseStatus = Literal["ok", "cut_off", "refused", "infra_error"]
 Extractor = Callable[[list[list[Any]], list[Mapping[str, Any]]], list[list[Any]]]

@@ -14,7 +14,7 @@ import pyarrow as pa
 from tasks.datasets.item import Item, Rendered, item_digest
 from tasks.store.keys import canonical_json
 from tasks.store.schemas import ITEMS, REQUESTS, row_batch, row_dicts
-from tasks.thresholds import Threshold
+from tasks.store.thresholds import Threshold
 
 CHUNK = Threshold("items_of_a_batch", 1_024)
 

@@ -14,21 +14,24 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from types import TracebackType
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from scorers.config import FilterConfig
+from metrics.types import OutputType
+from scorers.config import ITEM_SECONDS, FilterConfig
 from scorers.filters import FilterPipeline
 from scorers.filters.pipeline import UserStep
-from scorers.letters import Reading
+from scorers.letters import Reading, read_first_token, read_letter
 from tasks.rows.outcomes import LACKING, outcome, outcome_of, outcome_of_all
 from tasks.rows.scoring import samples_of_requests
 from tasks.sandboxes.killable import ItemTimeout, KillableProcess
+from tasks.store.keys import Unkeyed
 from tasks.store.schemas import PREDICTIONS, TEXT, row_batch, row_dicts
+from tasks.usercode.load import resolver
 
 Given = list[Any] | ItemTimeout
 
@@ -91,6 +94,42 @@ RESPONSE_COLUMNS = (
 )  # fmt: skip
 Read = Callable[[Mapping[str, Any], Sequence[str]], Reading]
 """Reads a row of RESPONSES as one of the choices, which stand in the order that they were shown in."""
+
+
+class FilterSetup(Unkeyed):
+    """The pipeline's config and the folder that its functions are relative to.
+
+    ``own_modules``: its functions' files are imported for it alone (see ``UserModules``).
+    """
+
+    config: FilterConfig
+    output_type: OutputType
+    base_dir: str
+    own_modules: bool = False
+    letters: Literal["letter", "first_token"] | None = None
+    """How choices that were asked for by their letters are read."""
+    coverage: float = 0.0
+    """Of first tokens: the least probability of all letters together."""
+    cut_as_text: bool = False
+    """A response that was cut off passes as the empty text."""
+    item_timeout: float = ITEM_SECONDS
+    """Seconds of CPU that a pattern may take for one item."""
+
+    def read(self) -> Read | None:
+        """What reads a response as a choice; None where choices are not asked for by letters."""
+        if self.letters is None:
+            return None
+        coverage = self.coverage
+        if self.letters == "letter":
+            return lambda response, choices: read_letter(response["response"], choices)
+        return lambda response, choices: read_first_token(
+            response["logprobs_json"] and orjson.loads(response["logprobs_json"]), len(choices), coverage
+        )
+
+    def pipeline(self) -> FilterPipeline:
+        """The pipeline, ready to be applied."""
+        resolve = resolver(self.base_dir, own=self.own_modules)
+        return FilterPipeline.build(self.config, resolve, self.output_type)
 
 
 @dataclass(frozen=True)

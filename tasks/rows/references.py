@@ -18,7 +18,7 @@ from metrics.metric import Metric
 from scorers.base import Batch
 from tasks.rows.limited import LimitedScorer
 from tasks.rows.parts import PairSetup
-from tasks.thresholds import Threshold
+from tasks.store.thresholds import Threshold
 
 SECONDS: Final = 3.0
 """That all metrics of a run may take together; reading the dataset, a third of it at most."""

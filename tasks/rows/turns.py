@@ -18,7 +18,7 @@ from tasks.datasets.item import Item
 from tasks.messages.calls import call_id, parsed_calls, said_calls
 from tasks.messages.chat import THOUGHTS, Message, chat_body, chat_text, content_text
 from tasks.store.schemas import REQUESTS, RESPONSES, row_batch
-from tasks.thresholds import Threshold
+from tasks.store.thresholds import Threshold
 
 ADDED: Final = ("prompt_tokens", "completion_tokens", "total_tokens", "cached_tokens", "reasoning_tokens",
                 "inference_time")  # fmt: skip

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tasks.thresholds import Threshold
+from tasks.store.thresholds import Threshold
 
 ROW_GROUP: Final = Threshold("rows_of_a_group", 20_000)
 """Rows a row group: smaller ones cost milliseconds to open, larger ones gain nothing."""

@@ -35,7 +35,7 @@ from tasks.store.errors import STORE_LOG, Boundary, FileDamaged, FileMissing, St
 from tasks.store.home import as_open_as_its_folder, folder_within
 from tasks.store.rows import ContentDigest, write_parquet
 from tasks.store.schemas import COLUMNS_VERSION, declared_columns
-from tasks.thresholds import Threshold
+from tasks.store.thresholds import Threshold
 
 
 class ArtifactRef(BaseModel):

@@ -14,13 +14,12 @@ from flows.config.load import load_config
 from flows.config.schema import RunOptions
 from flows.plan.build import make_plan
 from flows.plan.steps import Plan
-from tasks.aggregate import aggregate
 from tasks.ask import score_replies
 from tasks.caching import ingredients
 from tasks.filter import filter_responses
 from tasks.infer import infer
 from tasks.load import load
-from tasks.reduce import reduce
+from tasks.reduce import aggregate, reduce
 from tasks.render import render
 from tasks.score import score
 from tasks.store.keys import digest

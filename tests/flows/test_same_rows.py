@@ -24,7 +24,7 @@ import pytest
 import yaml
 
 from tasks.sandboxes.run import trouble
-from tasks.thresholds import Threshold
+from tasks.store.thresholds import Threshold
 
 Evaluate = Callable[..., Any]
 PROJECT = Path(__file__).resolve().parents[2]

@@ -24,8 +24,8 @@ from flows.eval.start import with_defaults
 from flows.plan.build import make_plan
 from metrics.errors import DataError
 from tasks import publish
+from tasks.processes.workers import WorkerDied, Workers
 from tasks.store.home import PROJECT
-from tasks.workers import WorkerDied, Workers
 
 Evaluate = Callable[..., Any]
 ROWS = 4_800
@@ -221,7 +221,7 @@ assert ahead.read_beside(config, RunOptions(workers=2, limit=9), ()) is None
 reading = ahead.read_beside(config, options, ())
 found = reading.result()
 from flows.plan.fields import benchmark_fields
-from tasks.models.recordings import keep_recordings, open_recordings, recording_file, RecordedKey
+from tasks.models.providers.recordings import keep_recordings, open_recordings, recording_file, RecordedKey
 here = ahead.check_dataset(config, benchmark_fields(config), options.selection(), ())
 assert list(found.rows) == here.rows == list(found.rows)
 assert found.count == here.count and found.missing == here.missing

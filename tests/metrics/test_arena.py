@@ -7,9 +7,9 @@ import evalica
 import numpy as np
 import pytest
 
-import metrics.arena
-from metrics.arena import Games, Ratings, longer, place_preference, rate
+import metrics.statistics.ratings
 from metrics.config import StatisticsConfig
+from metrics.statistics.ratings import Games, Ratings, longer, place_preference, rate
 from metrics.types import Floats
 
 OPTIONS = StatisticsConfig()
@@ -261,7 +261,7 @@ def covered(setting: dict[str, float], true: Floats, items: int, data_sets: int)
 
 def test_intervals_cover_true_strengths(monkeypatch: pytest.MonkeyPatch) -> None:
     """A small part of the simulation: 180 strengths, of which a nominal interval misses nine."""
-    monkeypatch.setattr(metrics.arena, "DRAWS", 60)
+    monkeypatch.setattr(metrics.statistics.ratings, "DRAWS", 60)
     strengths, ranks = covered(
         {"ties": 0.5, "place": 0.4, "length": 0.3, "alike": 0.5}, np.array([0.6, 0.0, -0.6]), 25, 60
     )
@@ -285,7 +285,7 @@ def test_intervals_cover_true_strengths(monkeypatch: pytest.MonkeyPatch) -> None
 def test_intervals_cover_strengths_in_many_settings(
     setting: dict[str, float], models: int, items: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(metrics.arena, "DRAWS", 200)
+    monkeypatch.setattr(metrics.statistics.ratings, "DRAWS", 200)
     data_sets = 1_500 // models
     strengths, ranks = covered(
         setting, np.linspace(0.8, -0.8, models) / (1 + (models == 2)), items, data_sets

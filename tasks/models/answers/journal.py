@@ -26,7 +26,7 @@ from tasks.models.answers.segments import ANSWERS, PLAIN_COLUMNS, ModelAnswers, 
 from tasks.models.records import READ_FIELDS, STATUS_BEFORE, KeptAnswer
 from tasks.store.errors import StoreError
 from tasks.store.home import private_folder
-from tasks.thresholds import Threshold
+from tasks.store.thresholds import Threshold
 
 _log = logging.getLogger(__name__)
 FLUSH_SECONDS = 2.0

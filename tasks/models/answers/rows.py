@@ -17,7 +17,7 @@ from tasks.models.answers.reading import CodecOf, read_replies
 from tasks.models.identity import RequestExpansion
 from tasks.models.records import Request, RequestFailure
 from tasks.store.schemas import RESPONSES
-from tasks.thresholds import Threshold
+from tasks.store.thresholds import Threshold
 
 REQUESTS_AT_ONCE = Threshold("requests_looked_up", 4_096)
 COPIED = (

@@ -41,7 +41,7 @@ from tasks.store.errors import STORE_LOG, FileDamaged, FileMissing, StoreError
 from tasks.store.schemas import TEXT
 from tasks.store.seals import FINE_BLOCK
 from tasks.store.storage import DAMAGED, Store, Table
-from tasks.thresholds import Threshold
+from tasks.store.thresholds import Threshold
 
 FOLDER: Final = "answers"
 _noted: set[tuple[str, str, str]] = set()

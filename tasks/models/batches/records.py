@@ -20,8 +20,8 @@ import pyarrow.compute as pc
 
 from tasks.models.batches.form import Row
 from tasks.models.config import Price
+from tasks.models.limits.spending import Used, cost_of
 from tasks.models.records import Lookup, Request
-from tasks.models.spending import Used, cost_of
 from tasks.store.errors import FileDamaged, FileMissing
 from tasks.store.storage import Store
 

@@ -1,6 +1,6 @@
 """The type ``replay``: responses that were recorded before, from a file or from a field of the item.
 
-A row takes over what its recorded row says of itself, as it is; ``tasks.models.recordings`` finds that row.
+A row takes over what its recorded row says of itself, as it is; ``recordings`` finds that row.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ from tasks.datasets.config import field_at
 from tasks.messages.calls import calls_text, recorded_calls
 from tasks.models.config import Frozen
 from tasks.models.providers.provider import RecordedProvider
-from tasks.models.recordings import (
+from tasks.models.providers.recordings import (
     RecordedKey,
     RecordedRow,
     is_number,
@@ -33,7 +33,7 @@ from tasks.models.registry import provider
 from tasks.store.home import named_path
 from tasks.store.keys import file_digest, iso_time, unix_seconds
 from tasks.store.schemas import ABSENT, RESPONSES, row_batch, row_dicts
-from tasks.thresholds import Threshold
+from tasks.store.thresholds import Threshold
 
 ROWS_AT_ONCE = Threshold("rows_replayed", 1_024)
 SHOWN = 5  # names of models in a message

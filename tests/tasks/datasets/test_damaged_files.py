@@ -14,7 +14,7 @@ from tasks.datasets.config import DatasetConfig, DatasetError
 from tasks.datasets.items import dataset_digest, open_dataset
 from tasks.models.config import ModelConfig
 from tasks.models.identity import model_identity
-from tasks.models.recordings import recording_file
+from tasks.models.providers.recordings import recording_file
 
 GOOD = b'{"question": "q", "answer": "a"}\n'
 

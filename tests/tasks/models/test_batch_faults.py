@@ -13,7 +13,7 @@ from tasks.models.config import RunLimits
 from tasks.models.control import controlled
 from tasks.models.errors import ModelError
 from tasks.models.jobs import look_at_jobs, send_jobs
-from tasks.models.spending import spending_of
+from tasks.models.limits.spending import spending_of
 from tasks.store import seals
 from tasks.store.errors import StoreError
 from tests.tasks.models.batch_servers import Failure

@@ -6,8 +6,8 @@ from pydantic import ValidationError
 from tasks.models.config import LOCAL_URL, ModelConfig, Price, SampleParams
 from tasks.models.connection import probe
 from tasks.models.errors import ModelError
+from tasks.models.limits.spending import cost_of
 from tasks.models.records import RequestTally
-from tasks.models.spending import cost_of
 
 
 def test_a_name_alone_is_a_local_endpoint():

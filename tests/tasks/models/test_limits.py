@@ -11,9 +11,9 @@ from tasks.models.config import RunLimits
 from tasks.models.engine import Attempts, Endpoint, InferenceState, RetryPolicy, RunStopping, Throttle
 from tasks.models.errors import RateLimited, ServerFault
 from tasks.models.http import retry_after
-from tasks.models.limits import AttemptOutcome, ConcurrencyLimiter, RateLimiter
+from tasks.models.limits.limiters import AttemptOutcome, ConcurrencyLimiter, RateLimiter
+from tasks.models.limits.spending import Spending
 from tasks.models.records import Call, RequestTally
-from tasks.models.spending import Spending
 
 
 async def rounds(limiter: ConcurrencyLimiter, outcomes) -> None:
@@ -185,7 +185,7 @@ def test_retry_after_is_read_in_every_form(headers, seconds):
 
 
 async def test_latency_that_stays_high_while_less_comes_back_cuts_down_to_a_quarter(monkeypatch):
-    from tasks.models import limits as module
+    from tasks.models.limits import limiters as module
 
     now = 0.0
     monkeypatch.setattr(module.time, "monotonic", lambda: now)

@@ -137,7 +137,7 @@ IMPORTING_BY_NAME = {
     "tasks.sandboxes.killable": "who names what is called has that name as a text, which counts",
     "tasks.usercode.load": "users' files, which have sources of their own",
     "tasks.usercode.surroundings": "the library that a stand-in stands for",
-    "tasks.workers": "what the caller of a task imports, or early what a stage imports",
+    "tasks.processes.workers": "what the caller of a task imports, or early what a stage imports",
 }
 
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import aiohttp
 
-from tasks.models.allowances import allowances
 from tasks.models.errors import ConnectionFault, Redaction, RequestError, RequestTimeout
 from tasks.models.http import (
     EventLines,
@@ -23,6 +22,7 @@ from tasks.models.http import (
     status_error,
     unreadable,
 )
+from tasks.models.limits.allowances import allowances
 from tasks.models.records import Call, Reply
 
 NO_KEY = "none"

@@ -15,11 +15,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.filter import FilterSetup
 from tasks.models.records import Progress, RunningFigure
 from tasks.rows.limited import LimitedScorer
 from tasks.rows.parts import PairSetup
-from tasks.rows.predictions import LimitedPipeline, prediction_batches
+from tasks.rows.predictions import FilterSetup, LimitedPipeline, prediction_batches
 from tasks.rows.scoring import joined_rows
 from tasks.store.keys import Unkeyed
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from metrics.errors import DataError, NightjarError
-from tasks import workers as module
+from tasks.processes import workers as module
+from tasks.processes.workers import WorkerDied, Workers, workers, working
 from tasks.store.home import PROJECT
-from tasks.workers import WorkerDied, Workers, workers, working
 
 
 def place(value: object) -> tuple[object, int, str]:
@@ -134,7 +134,7 @@ def test_processes_compute_and_raise_and_are_replaced(monkeypatch: pytest.Monkey
 
 KILLED = """
 import os, sys, time
-from tasks import workers
+from tasks.processes import workers
 
 if __name__ == "__main__":
     workers.STAGES = workers.LATE = ()
@@ -178,7 +178,7 @@ def test_processes_end_with_a_run_that_is_killed(tmp_path: Path, how: str) -> No
 FORKED = """
 import os, signal, sys, threading, time, warnings
 from metrics.errors import DataError
-from tasks import workers
+from tasks.processes import workers
 from tasks.usercode.load import load_function
 
 def place(value):

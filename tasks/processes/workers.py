@@ -6,11 +6,8 @@ that wait; so keys, retries and states do not know where a step was computed.
 
 Processes are forked from the run's own before anything else runs in it, where that can be (``prepare``), and
 have imported all that it has. Else they start with the first step, from one that imports the stages.
-
-Where and how often any of the project's processes looks for garbage in cycles is said here, too.
 """
 
-import gc
 import multiprocessing
 import multiprocessing.context
 import os
@@ -28,38 +25,15 @@ from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from typing import Any, Generic, TypeVar
 
+from tasks.processes.garbage import collect_rarely, freeze_imports
 from tasks.usercode.load import has_loaded
-
-ALLOCATIONS = 50_000
-
-
-def collect_rarely() -> None:
-    """Makes this process look for garbage after every 50,000 new objects, and not after every 700.
-
-    Nearly all that an evaluation makes is imported once and stays, or is freed by its last reference. Looking
-    through it again and again takes a tenth of a start and a third of the time that a busy inference has.
-    """
-    if gc.get_threshold()[0] < ALLOCATIONS:
-        gc.set_threshold(ALLOCATIONS)
-
-
-def freeze_imports() -> None:
-    """Hides what is imported so far from the search for garbage: at the end of the process alone that saves
-    half a second, a tenth of a short run.
-
-    Not where a library made with nanobind is loaded (duckdb, or what a user's metric imports): it lists on
-    stderr all of its objects that nobody takes apart before Python ends.
-    """
-    if not any(metaclass.__module__ == "nanobind" for metaclass in type.__subclasses__(type)):
-        gc.freeze()
-
 
 _EARLY = (
     *("render", "infer", "filter", "score", "reduce", "publish"),
     *("benchmarks.native", "models.providers.replay"),
 )
 # Put together here, so that a name is no import in the keys of steps: what is imported early changes no row.
-STAGES = ("pandas", *(f"{__package__}.{name}" for name in _EARLY))
+STAGES = ("pandas", *(f"{__package__.rpartition('.')[0]}.{name}" for name in _EARLY))
 """What the processes have imported before their first step: the stages, and what these import when they first
 need it. Arrow imports pandas, where it is installed, to see that a list is no column of it."""
 

@@ -19,7 +19,7 @@ from tasks.models.config import ModelConfig, SampleParams
 from tasks.models.identity import RequestExpansion
 from tasks.models.providers.provider import provider_of
 from tasks.models.records import KeptAnswer, Progress, RequestFailure, RunningFigure
-from tasks.running import RunningScore
+from tasks.rows.running import RunningScore
 from tasks.store.schemas import REQUESTS
 from tasks.store.storage import Store
 

@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from metrics.errors import DataError
-from tasks.thresholds import Threshold
+from tasks.store.thresholds import Threshold
 
 MOST_TOKENS = 1 << 40
 

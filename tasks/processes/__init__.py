@@ -1,0 +1,3 @@
+"""Processes beside the run's own: ``workers`` keeps them warm and gives them whole steps, ``garbage`` says
+how often any of the project's processes looks for cycles. Stages and commands enter.
+"""
