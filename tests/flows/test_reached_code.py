@@ -98,9 +98,7 @@ def test_every_module_that_a_stage_runs_is_in_its_key(
 ) -> None:
     evaluate(*CONFIGS[config](), "--json", "--workers", "1")
     ran = sorted(set(runs.modules()))
-    expected = {
-        f"tasks.{name}" for name in ("load", "render", "infer", "filter", "score", "reduce", "aggregate")
-    }
+    expected = {f"tasks.{name}" for name in ("load", "render", "infer", "filter", "score", "reduce")}
     assert expected <= {stage for stage, _ in ran}
     assert [
         (stage, module)

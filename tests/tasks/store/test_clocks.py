@@ -7,7 +7,7 @@ ROOT = Path(__file__).resolve().parents[3]
 AGES = {
     "tasks/history/query.py",  # since a segment was written, as its name says
     "tasks/models/batches/records.py",  # since a job was made, perhaps by another process
-    "tasks/models/spending.py",  # since a request was sent, perhaps by another process
+    "tasks/models/limits/spending.py",  # since a request was sent, perhaps by another process
     "tasks/inspecting/block.py",  # since a file was written
     "tasks/models/http.py",  # until the moment that a server named
     "tasks/serving/servers.py",  # since a file was written
