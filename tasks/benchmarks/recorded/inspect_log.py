@@ -19,6 +19,9 @@ from tasks.datasets.config import DatasetError, parsed_json
 
 ZSTANDARD: Final = 93
 """The zip format's number of a compression that Python's ``zipfile`` reads from 3.14 on."""
+SAMPLE_BYTES: Final = 1 << 30
+"""The most that a sample may take unpacked, its attachments in their places: a small log that comes from
+elsewhere must not fill the memory. Inspect's own samples with pictures take some megabytes."""
 ATTACHMENT: Final = re.compile(r"attachment://([0-9a-f]{32})")
 VALUES: Final[Mapping[str, float]] = {
     "C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0, "yes": 1.0, "true": 1.0, "no": 0.0, "false": 0.0,
@@ -73,14 +76,16 @@ class InspectLog:
 
     def samples(self) -> Iterator[dict[str, Any]]:
         """Its samples, long texts put back where the log refers to them; raises DatasetError naming the file
-        of a sample that can't be read."""
+        of a sample that can't be read or takes more than ``SAMPLE_BYTES``."""
         if self.path.suffix == ".json":
-            yield from map(_whole, self.header.get("samples") or ())
+            for number, sample in enumerate(self.header.get("samples") or ()):
+                yield _whole(sample, f"{self.path}: samples[{number}]")
             return
         with self.path.open("rb") as file, zipfile.ZipFile(file) as archive:
             for entry in archive.infolist():
                 if entry.filename.startswith("samples/") and entry.filename.endswith(".json"):
-                    yield _whole(parsed_json(_bytes(archive, entry), f"{self.path}: {entry.filename}"))
+                    place = f"{self.path}: {entry.filename}"
+                    yield _whole(parsed_json(_bytes(archive, entry), place), place)
 
 
 def number_of(value: Any) -> float | None:
@@ -125,6 +130,8 @@ def _json_log(path: Path) -> Any:
 
 
 def _bytes(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
+    if entry.file_size > SAMPLE_BYTES:
+        raise _too_large(f"{archive.filename}: {entry.filename}")
     try:
         return _unpacked(archive, entry) if entry.compress_type == ZSTANDARD else archive.read(entry)
     except (OSError, EOFError, struct.error, pa.ArrowInvalid, zlib.error, zipfile.BadZipFile) as error:
@@ -139,19 +146,35 @@ def _unpacked(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
     name, extra = struct.unpack("<26xHH", file.read(30))
     file.seek(name + extra, 1)
     with pa.input_stream(pa.py_buffer(file.read(entry.compress_size)), compression="zstd") as stream:
-        unpacked: bytes = stream.read()
+        unpacked: bytes = stream.read(entry.file_size + 1)  # never more than the archive says of it
     if zlib.crc32(unpacked) != entry.CRC:
         raise zipfile.BadZipFile("its checksum is another")
     return unpacked
 
 
-def _whole(sample: dict[str, Any]) -> dict[str, Any]:
-    """The sample with its attachments in their places."""
+def _too_large(place: str) -> DatasetError:
+    return DatasetError(
+        f"{place}: is larger than {SAMPLE_BYTES >> 20:,} MiB unpacked, the most that is read of one sample; "
+        "write the log anew without it"
+    )
+
+
+def _whole(sample: dict[str, Any], place: str) -> dict[str, Any]:
+    """The sample with its attachments in their places; ``place`` says in an error where it stands."""
     attachments = sample.get("attachments") or {}
+    left = SAMPLE_BYTES
+
+    def attached(found: re.Match[str]) -> str:
+        nonlocal left
+        text = str(attachments.get(found[1], found[0]))
+        left -= len(text)
+        if left < 0:
+            raise _too_large(place)
+        return text
 
     def restored(value: Any) -> Any:
         if isinstance(value, str):
-            return ATTACHMENT.sub(lambda found: str(attachments.get(found[1], found[0])), value)
+            return ATTACHMENT.sub(attached, value)
         if isinstance(value, list):
             return [restored(one) for one in value]
         if isinstance(value, dict):

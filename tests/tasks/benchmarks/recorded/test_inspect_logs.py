@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from metrics.errors import ConfigError
-from tasks.benchmarks.recorded import recorded_configs
+from tasks.benchmarks.recorded import inspect_log, recorded_configs
 from tasks.benchmarks.recorded.inspect_log import InspectLog, number_of
 from tasks.datasets.config import DatasetError
 
@@ -173,3 +173,34 @@ def test_a_sample_without_an_id_and_scores_of_one_name_are_refused(tmp_path: Pat
     path = rewritten(LOGS / "tools.eval", tmp_path / "log.json", {"scores": scores})
     with pytest.raises(DatasetError, match="two scores of a sample would be called 'a/b'"):
         imported(path, tmp_path)
+
+
+@pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_a_sample_that_would_fill_the_memory_is_refused(
+    compression: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inspect_log, "SAMPLE_BYTES", 100_000)
+    attachments = {f"{0:032x}": "a" * 1000}
+    texts = {
+        "large": {"id": 1, "input": " " * 200_000},
+        "attached": {"id": 1, "input": f"attachment://{0:032x}" * 200, "attachments": attachments},
+    }
+    for name, sample in texts.items():
+        path = tmp_path / f"{name}.eval"
+        with zipfile.ZipFile(path, "w", compression) as archive:
+            archive.writestr("header.json", json.dumps({"eval": {"task": "t"}}))
+            archive.writestr("samples/1_epoch_1.json", json.dumps(sample))
+        with pytest.raises(DatasetError, match=rf"{name}\.eval: samples/1_epoch_1\.json: is larger than"):
+            list(InspectLog.open(path).samples())
+    document = {"eval": {"task": "t"}, "samples": [texts["attached"]]}
+    (tmp_path / "log.json").write_text(json.dumps(document))
+    with pytest.raises(DatasetError, match=r"log\.json: samples\[0\]: is larger than"):
+        list(InspectLog.open(tmp_path / "log.json").samples())
+
+
+def test_a_sample_is_never_unpacked_beyond_what_the_archive_says_of_it(tmp_path: Path) -> None:
+    with zipfile.ZipFile(LOGS / "tools.eval") as archive:
+        entry = archive.getinfo("samples/t0_epoch_1.json")
+        entry.file_size = 100
+        with pytest.raises(DatasetError, match="damaged: its checksum is another"):
+            inspect_log._bytes(archive, entry)
