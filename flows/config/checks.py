@@ -53,6 +53,7 @@ def config_problems(config: EvalConfig) -> list[Problem]:
         _functions,
         batch_problems,
         inspect_problems,
+        publish_problems,
         filter_problems,
         metric_problems,
         asked_model_problems,
@@ -342,6 +343,15 @@ def inspect_problems(config: EvalConfig, resolve: Resolve) -> Iterator[Problem]:
             check_model(model, config.sampling(model))
         except ConfigError as error:
             yield Problem(("models", index), str(error))
+
+
+def publish_problems(config: EvalConfig, resolve: Resolve) -> Iterator[Problem]:
+    """Destinations whose client is not installed: a run of hours would end with a step that can't send."""
+    for index, entry in enumerate(config.publish):
+        try:
+            entry.publisher.require_client()
+        except ConfigError as error:
+            yield Problem(("publish", index, entry.name), str(error))
 
 
 def asked_model_problems(config: EvalConfig, resolve: Resolve) -> Iterator[Problem]:

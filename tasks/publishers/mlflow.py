@@ -21,7 +21,6 @@ from tasks.publishers.publisher import (
     Publisher,
     identifier,
     is_finite,
-    missing_extra,
     number_name,
 )
 from tasks.store.outputs import MANIFEST, RESULTS_JSON, samples_file
@@ -44,6 +43,9 @@ QUIET: Final[Mapping[str, str]] = {
 class MLflow(Publisher):
     """A tracking server, or a database of its own. Its client reads user, password and token from the
     environment."""
+
+    extra = "mlflow"
+    client = ("mlflow",)
 
     tracking_uri: Address | None = Field(
         None, description="http://… or sqlite:///FILE; default: the variable MLFLOW_TRACKING_URI"
@@ -79,10 +81,8 @@ class MLflow(Publisher):
 def _client(tracking_uri: str | None) -> Any:
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
-    try:
-        from mlflow import MlflowClient
-    except ImportError as error:
-        raise missing_extra("mlflow") from error
+    from mlflow import MlflowClient
+
     return MlflowClient(tracking_uri=tracking_uri)
 
 

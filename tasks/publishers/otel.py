@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field
 
-from tasks.publishers.publisher import SAMPLES, Address, FinishedRun, Publisher, missing_extra
+from tasks.publishers.publisher import SAMPLES, Address, FinishedRun, Publisher
 from tasks.publishers.spans import RunSpans
 
 
@@ -16,16 +16,17 @@ class OTel(Publisher):
     """A collector that takes OTLP over HTTP. Headers and certificates come from the environment, by the
     variables ``OTEL_EXPORTER_OTLP_…``."""
 
+    extra = "otel"
+    client = ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
+
     endpoint: Address = Field(description="Address of the collector, such as http://localhost:4318")
     samples: bool = Field(False, description=SAMPLES)
 
     def send(self, run: FinishedRun) -> Sequence[str]:
         """Sends the run's spans; says under which trace they are found. Raises ConnectionError where the
         collector does not take them."""
-        try:
-            from tasks.publishers.otlp import send_spans
-        except ImportError as error:
-            raise missing_extra("otel") from error
+        from tasks.publishers.otlp import send_spans
+
         given, address = RunSpans(run, self.samples), self._address()
         version = str(run.manifest["versions"]["nightjar"])
         trace, spans = send_spans(address, run.run_id, version, given.root, given.children())

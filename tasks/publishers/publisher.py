@@ -7,8 +7,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, ClassVar, Final
 from urllib.parse import urlsplit
 from uuid import UUID
 
@@ -99,6 +100,13 @@ def identifier(*parts: str) -> UUID:
     return UUID(bytes=hashlib.sha256("\0".join(parts).encode()).digest()[:16], version=4)
 
 
+def _is_installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # a package that should hold it
+        return False
+
+
 def _without_password(address: str) -> str:
     if urlsplit(address).password is not None:
         raise ValueError(
@@ -113,15 +121,24 @@ Address = Annotated[str, Field(min_length=1), AfterValidator(_without_password)]
 SAMPLES: Final = "Whether samples (prompts, answers) are sent, too, and not numbers alone"
 
 
-def missing_extra(name: str) -> ConfigError:
-    """What is wrong where a destination's client is not installed."""
-    return ConfigError(f"publish: {name} needs the extra '{name}': pip install -e '.[{name}]'")
-
-
 class Publisher(BaseModel, ABC):
     """A destination, with what its entry of ``publish:`` says."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    extra: ClassVar[str | None] = None
+    """The extra of this program that brings its client."""
+    client: ClassVar[Sequence[str]] = ()
+    """Modules of its client: ``send`` imports them, and no other module does."""
+
+    def require_client(self) -> None:
+        """Raises ConfigError, with what installs it, where a module of the client is not installed."""
+        absent = next((module for module in self.client if not _is_installed(module)), None)
+        if absent is not None:
+            raise ConfigError(
+                f"needs the package '{absent}' of the extra '{self.extra}', which is not installed: "
+                f"pip install -e '.[{self.extra}]'"
+            )
 
     @abstractmethod
     def send(self, run: FinishedRun) -> Sequence[str]:

@@ -1,16 +1,25 @@
 """The numbers of a run go where ``publish:`` says. What is away fails its own step, never the run."""
 
+import ast
 import json
 import shutil
+import sys
+import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
+from packaging.requirements import Requirement
 
+from metrics.errors import ConfigError
+from tasks.publish import publish_to
+from tasks.publishers.config import PublishConfig
 from tasks.publishers.every_eval_ever import EveryEvalEver
 from tasks.publishers.publisher import FinishedRun
+from tasks.store.home import PROJECT
+from tests.flows.endpoints import ScriptedChat
 
 SCHEMA = json.loads(
     (Path(__file__).parents[1] / "fixtures" / "every_eval_ever" / "eval.schema.json").read_text("utf-8")
@@ -122,6 +131,57 @@ def test_an_entry_that_names_no_destination_is_refused(
     ran = evaluate(written(tmp_path, publish))
     assert ran.code == 2
     assert told in ran.err
+
+
+KEYS: dict[str, dict[str, str]] = {"otel": {"endpoint": "http://127.0.0.1:9"}}
+"""What an entry needs at least."""
+WITH_A_CLIENT = [
+    (name, module)
+    for name in PublishConfig.model_fields
+    for module in PublishConfig.model_validate({name: KEYS.get(name, {})}).publisher.client
+]
+
+
+@pytest.mark.parametrize(("name", "module"), WITH_A_CLIENT)
+def test_a_client_that_is_not_installed_is_told_before_anything_is_asked(
+    evaluate: Callable[..., Any],
+    endpoint: ScriptedChat,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    module: str,
+) -> None:
+    asked = {"name": "asked", "type": "openai", "config": {"base_url": endpoint.url}}
+    config = written(tmp_path, [{name: KEYS.get(name, {})}], models=[asked])
+    monkeypatch.setitem(sys.modules, module, None)
+    ran = evaluate(config)
+    assert ran.code == 2
+    entry = PublishConfig.model_validate({name: KEYS.get(name, {})})
+    extra = entry.publisher.extra
+    assert f"publish.0.{name}: needs the package '{module}' of the extra '{extra}'" in ran.err
+    assert f"pip install -e '.[{extra}]'" in ran.err
+    assert endpoint.asked == []
+    with pytest.raises(ConfigError, match="which is not installed"):  # on a worker that lacks it
+        publish_to.fn(entry, str(tmp_path))
+
+
+def test_what_a_client_needs_is_declared() -> None:
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text("utf-8"))["project"]
+    publishers = [
+        PublishConfig.model_validate({name: KEYS.get(name, {})}).publisher
+        for name in PublishConfig.model_fields
+    ]
+    declared = {module.partition(".")[0] for publisher in publishers for module in publisher.client}
+    assert all(
+        publisher.extra in project["optional-dependencies"] for publisher in publishers if publisher.client
+    )
+    needed = {Requirement(line).name.replace("-", "_") for line in project["dependencies"]}
+    ours = {"flows", "tasks", "scorers", "metrics", "yaml"} | set(sys.stdlib_module_names) | needed
+    trees = (ast.parse(path.read_text("utf-8")) for path in (PROJECT / "tasks" / "publishers").glob("*.py"))
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    imported = {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module}
+    imported |= {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    assert {name.partition(".")[0] for name in imported} - ours == declared
 
 
 def test_a_model_without_a_number_has_no_document(evaluate: Callable[..., Any], tmp_path: Path) -> None:
