@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import lru_cache, partial, wraps
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 import pyarrow as pa
 from prefect import Task, get_run_logger, task
@@ -68,30 +68,37 @@ _still_holds: dict[str, StillHolds] = {}
 
 def cached_task(
     stage: str, still_holds: StillHolds | None = None, observes: bool = True
-) -> Callable[[Callable[P, R]], Task[P, R]]:
+) -> Callable[[Callable[Concatenate[str, P], R]], Task[P, R]]:
     """Makes a stage's function a task that is cached under the stage's key and retried on passing errors.
 
-    All parameters of the function are part of the key: steps by their identity, references by their digest,
-    nothing that is Unkeyed; so is the code that the stage runs. Each function takes a ``step``, whose name
-    the run bears. Where a key can't say all that decides the result (answers are kept under keys of their
-    own), ``still_holds`` is asked before a record is served; one that no longer holds is removed.
+    The function takes the ``key`` first; its other parameters are the task's, and all of them are part of the
+    key: steps by their identity, references by their digest, nothing that is Unkeyed. So is the code that the
+    stage runs. Each function takes a ``step``, whose name the run bears. Where a key can't say all that
+    decides the result (answers are kept under keys of their own), ``still_holds`` is asked before a record is
+    served; one that no longer holds is removed.
     ``observes``: what users' code was seen to read is kept here; else the function has kept it.
     """
     if still_holds is not None:
         _still_holds[stage] = still_holds
 
-    def decorate(function: Callable[P, R]) -> Task[P, R]:
+    def decorate(function: Callable[Concatenate[str, P], R]) -> Task[P, R]:
         stage_function = inspect.unwrap(function)
         signature = inspect.signature(stage_function)
+        taken = [entry for name, entry in signature.parameters.items() if name != "key"]
+        signature = signature.replace(parameters=taken)
 
         @wraps(function)
         def compute(*args: P.args, **kwargs: P.kwargs) -> R:
-            result, arguments = function(*args, **kwargs), signature.bind(*args, **kwargs).arguments
+            arguments = signature.bind(*args, **kwargs).arguments
+            made_of = ingredients(stage, stage_function, arguments)
+            key = digest(made_of)
+            result = function(key, *args, **kwargs)
             if observes:
-                _keep_observed(stage, stage_function, arguments, result)
-            _say_why(stage, stage_function, arguments)
+                _keep_observed(stage, key, arguments, result)
+            _say_why(key, made_of, arguments)
             return result
 
+        compute.__signature__ = signature  # type: ignore[attr-defined]  # what Prefect and forecasts bind
         return task(
             name=stage,
             task_run_name="{step.run_name}",
@@ -119,17 +126,16 @@ def artifact_task(
         signature = inspect.signature(rows)
 
         @wraps(rows)
-        def write(*args: P.args, **kwargs: P.kwargs) -> ArtifactRef:
-            bound = signature.bind(*args, **kwargs)
-            store = bound.arguments["workspace"].open()
-            key = artifact_key(stage, rows, bound.arguments)
+        def write(key: str, /, *args: P.args, **kwargs: P.kwargs) -> ArtifactRef:
+            arguments = signature.bind(*args, **kwargs).arguments
+            store = arguments["workspace"].open()
             ref: ArtifactRef = store.write(stage, key, schema, rows(*args, **kwargs), read)
-            _keep_observed(stage, rows, bound.arguments, ref)
+            _keep_observed(stage, key, arguments, ref)
             return ref
 
         @wraps(write)
-        def write_anywhere(*args: P.args, **kwargs: P.kwargs) -> ArtifactRef:
-            ref: ArtifactRef = workers().compute(write, *args, **kwargs)
+        def write_anywhere(key: str, /, *args: P.args, **kwargs: P.kwargs) -> ArtifactRef:
+            ref: ArtifactRef = workers().compute(write, key, *args, **kwargs)
             return ref
 
         # ``write`` has kept what was read for its rows, in the process that made them.
@@ -215,16 +221,13 @@ def _users_files(arguments: Mapping[str, Any]) -> tuple[str, ...]:
     return entries_in(step.identity) if isinstance(step, Step) else ()
 
 
-def _keep_observed(
-    stage: str, function: Callable[..., Any], arguments: Mapping[str, Any], result: Any
-) -> None:
+def _keep_observed(stage: str, key: str, arguments: Mapping[str, Any], result: Any) -> None:
     """Keeps what users' code was seen to read for a result; of what can't be said nothing is kept, so that
     the step is computed again."""
     users = _users_files(arguments)
     files = observed_files(users) if users else None
     if files is not None:
-        key = f"{stage}-{artifact_key(stage, function, arguments)}"
-        keep_observed(arguments["workspace"].open(), key, Observed(digest(result), files))
+        keep_observed(arguments["workspace"].open(), f"{stage}-{key}", Observed(digest(result), files))
 
 
 def artifact_key(stage: str, function: Callable[..., Any], parameters: Mapping[str, Any]) -> str:
@@ -270,13 +273,12 @@ def _in_key(value: Any, whole: bool) -> Any:
     return value
 
 
-def _say_why(stage: str, function: Callable[..., Any], parameters: Mapping[str, Any]) -> None:
+def _say_why(key: str, made_of: Mapping[str, Mapping[str, Any]], parameters: Mapping[str, Any]) -> None:
     """Keeps why a step was computed beside its record, and tells the task run's log."""
     step, workspace = parameters.get("step"), parameters.get("workspace")
     if not isinstance(step, Step) or not isinstance(workspace, Workspace):
         return
-    made_of = ingredients(stage, function, parameters)
-    key = digest(made_of)
+    stage = made_of["stage"]["name"]
     files = read_observed(workspace.open(), f"{stage}-{key}") if _users_files(parameters) else None
     inputs = {name: ref.name for name, ref in _named_references(parameters)}
     subject = Subject(workspace.benchmark, stage, step.name, step.about)

@@ -5,7 +5,6 @@ A scorer makes one program of each prediction. A benchmark's own function may as
 runs that; ``score_asked`` and ``process_asked`` call it again and tell it the verdicts.
 """
 
-import inspect
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,7 +17,7 @@ from scorers.base import Batch, Scorer
 from scorers.config import ProgramOutcome
 from scorers.execution import ExecutionScorer
 from scorers.process_results import ProcessResultsScorer
-from tasks.caching import Workspace, artifact_key, artifact_task, cached_task
+from tasks.caching import Workspace, artifact_task, cached_task
 from tasks.models.records import Progress
 from tasks.rows.execution import (
     CORES,
@@ -55,6 +54,7 @@ class ExecuteSetup(PairSetup):
 
 @cached_task("execute")
 def execute(
+    key: str,
     step: Step[ExecuteSetup],
     requests: ArtifactRef,
     predictions: ArtifactRef,
@@ -63,8 +63,6 @@ def execute(
 ) -> ArtifactRef:
     """Runs the program of every prediction; what the sandbox failed at makes the result worth running
     again."""
-    given = {"step": step, "requests": requests, "predictions": predictions, "answered": answered}
-    key = artifact_key("execute", inspect.unwrap(execute.fn), given)
     scorer, store, lost = _scorer(step.setup), workspace.open(), 0
 
     def rows(runner: ProgramRunner) -> Iterator[pa.RecordBatch]:
@@ -81,6 +79,7 @@ def execute(
 
 @cached_task("execute")
 def execute_asked(
+    key: str,
     step: Step[ExecuteSetup],
     requests: ArtifactRef,
     predictions: ArtifactRef,
@@ -89,8 +88,6 @@ def execute_asked(
 ) -> ArtifactRef:
     """Runs every program that a benchmark's own functions ask about; what the sandbox failed at makes the
     result worth running again."""
-    given = {"step": step, "requests": requests, "predictions": predictions, "answered": answered}
-    key = artifact_key("execute", inspect.unwrap(execute_asked.fn), given)
     store, setup, lost = workspace.open(), step.setup, 0
 
     def asked() -> Iterator[tuple[Batch | None, list[Asked]]]:

@@ -1,6 +1,5 @@
 """Stage "infer": requests go to a model, and what comes back is kept."""
 
-import inspect
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
@@ -14,7 +13,7 @@ import pyarrow.compute as pc
 from prefect import task
 
 from metrics.errors import NightjarError
-from tasks.caching import Workspace, artifact_key, cached_task
+from tasks.caching import Workspace, cached_task
 from tasks.datasets.item import RequestKind
 from tasks.inspecting import FOLDER, Block, InspectRun, block_rows, forget, run_block
 from tasks.messages.media import kept_media
@@ -34,7 +33,7 @@ from tasks.serving.servers import RunningServer
 from tasks.store.errors import STORE_LOG
 from tasks.store.keys import Accounts, Answered, Step, Unkeyed, digest
 from tasks.store.schemas import ANSWERS, RESPONSES
-from tasks.store.storage import ArtifactRef, Store
+from tasks.store.storage import ArtifactRef
 
 
 class Served(Unkeyed):
@@ -101,12 +100,11 @@ class InferSetup(Unkeyed):
     def options(
         self,
         workspace: Workspace,
-        expected: int | None = None,
         server: RunningServer | None = None,
         batched: Batched = NOT_BATCHED,
     ) -> InferenceOptions:
-        """The options of the engine; ``expected`` requests are on their way to it, or to ``server`` where the
-        model is served here, or were asked by ``batched``."""
+        """The options of the engine; requests go to ``server`` where the model is served here, or were asked
+        by ``batched``."""
         return InferenceOptions(
             sampling=self.sampling,
             journal_dir=Path(workspace.journal_dir),
@@ -114,7 +112,6 @@ class InferSetup(Unkeyed):
             price=self.prices.of(self.model.name),
             run_id=self.run_id,
             account=self.account,
-            expected=expected,
             night=self.night,
             lookup=self.lookup,
             base_dir=Path(self.base_dir),
@@ -157,6 +154,7 @@ def _serves(lookup: Lookup, accounts: Accounts) -> bool:
 
 @cached_task("infer", still_holds=given_now)
 def infer(
+    key: str,
     step: Step[InferSetup],
     requests: ArtifactRef,
     workspace: Workspace,
@@ -167,7 +165,6 @@ def infer(
     asking again. ``server`` answers for a model that is served here; without one nothing can be missing.
     What came in ``batched`` is taken as replies."""
     setup, store = step.setup, workspace.open()
-    key = artifact_key("infer", inspect.unwrap(infer.fn), {"step": step, "requests": requests})
     if setup.inspect is not None:
         return evaluated_block(setup, setup.inspect, requests, workspace, key)
     if not setup.provider.asks:
@@ -177,7 +174,7 @@ def infer(
         progress = stack.enter_context(progress_of(setup.model.name, step.name))
         if setup.running is not None:
             progress = stack.enter_context(setup.running.watching(progress))
-        options = setup.options(workspace, _expected(store, requests, setup), server.server, batched)
+        options = setup.options(workspace, server.server, batched)
         options = replace(options, asker=setup.asker(key))
         spent: list[RequestTally] = []
         for attempt in range(REPAIRS + 1):
@@ -242,13 +239,6 @@ def _answered(
         responses=ref.model_copy(update={"retryable": tally.retryable}),
         accounts=Accounts(tally=tally.as_dict(), given=responded.given.hexdigest(), night=setup.night),
     )
-
-
-def _expected(store: Store, requests: ArtifactRef, setup: InferSetup) -> int | None:
-    """How many answers are wanted, where the rows alone say so."""
-    first = next(store.batches(requests, ["kind"], size=1), None)
-    is_text = first is not None and first.column("kind")[0].as_py() == "generate"
-    return requests.rows * setup.sampling.num_samples if is_text else None
 
 
 @task(name="errors", task_run_name="{step.run_name}", persist_result=False)

@@ -2,14 +2,13 @@
 sample. Each turn is asked by an inference step of its own.
 """
 
-import inspect
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
 from tasks.benchmarks.prompts import Template
-from tasks.caching import Workspace, artifact_key, artifact_task, cached_task
+from tasks.caching import Workspace, artifact_task, cached_task
 from tasks.models.records import RequestTally
 from tasks.rows.turns import Continuation, last_answers, next_requests, replied_requests, user_requests
 from tasks.store.keys import Accounts, Answered, Step, Unkeyed
@@ -89,13 +88,14 @@ TRANSCRIPT: Step[Unkeyed] = Step(name="transcript", identity={}, setup=Unkeyed()
 
 @cached_task("transcript")
 def transcripts(
-    step: Step[Unkeyed], turns: Sequence[Answered], users: Sequence[Answered], workspace: Workspace
+    key: str,
+    step: Step[Unkeyed],
+    turns: Sequence[Answered],
+    users: Sequence[Answered],
+    workspace: Workspace,
 ) -> Answered:
     """The conversations as responses: the answer of the last turn, to a prompt that holds all before."""
     store = workspace.open()
-    key = artifact_key(
-        "transcript", inspect.unwrap(transcripts.fn), {"step": step, "turns": turns, "users": users}
-    )
     rows = last_answers(
         [store.batches(turn.responses) for turn in turns], [store.batches(user.responses) for user in users]
     )

@@ -485,11 +485,11 @@ class InferenceOptions:
     answer. ``run_id`` names the run that people stop and pause, ``account`` what limits are held against,
     shared by all partitions of the process; None: this call's own. ``asker`` names these requests of this
     attempt at a run, whatever process asks for them: its kept answers count as sent, and not as kept before.
-    ``expected`` is the number of requests, for the time left. ``server`` is where a model that is served here
-    answers, ``batches`` names jobs that have asked some of the requests; ``left_out`` is why the others are
-    not asked, where a limit left them out of these jobs. ``media`` reads an image or a sound of a message by
-    its digest, ``secret`` a Secret block by name, ``lease`` takes the model's share of a concurrency limit
-    between processes by the limit's name and the number of slots wanted.
+    ``server`` is where a model that is served here answers, ``batches`` names jobs that have asked some of
+    the requests; ``left_out`` is why the others are not asked, where a limit left them out of these jobs.
+    ``media`` reads an image or a sound of a message by its digest, ``secret`` a Secret block by name,
+    ``lease`` takes the model's share of a concurrency limit between processes by the limit's name and the
+    number of slots wanted.
     """
 
     sampling: SampleParams
@@ -502,7 +502,6 @@ class InferenceOptions:
     night: str | None = None
     lookup: Lookup = EVERY
     refresh: bool = False
-    expected: int | None = None
     base_dir: Path = Path()
     media: ReadMedia = refuse_media
     server: RunningServer | None = None

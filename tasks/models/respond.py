@@ -76,25 +76,10 @@ def respond(
     ModelError when the model can't be asked at all, and Interrupted.
     """
     provider = provider_of(model, options.base_dir)
-    if not isinstance(provider, AskedProvider):
-        return provider.responses(requests, options)
-    source = rereadable(requests, options.journal_dir)
-    inference = Inference.of(provider, answers, options)
-    started = time.monotonic()
-    wanted = inference.find_missing(source)
-    if wanted:
-        collect_rarely()
-        only = inference.lookup.night
-        with claim_keys(inference.kept, wanted, only) as claimed:
-            # Looked up once more: somebody may have answered, and left, just before the claim was made.
-            inference.ask(source, inference.still_missing(wanted - claimed.others), progress)
-            if claimed.others and claimed.wait(inference.may_go_on):
-                inference.ask(source, inference.still_missing(claimed.others), progress)
-    inference.state.tally.wall_seconds = time.monotonic() - started
-    inference.state.tally.stopped = inference.state.stopped
-    given = GivenAnswers()
-    rows = inference.rows(wanted, given)
-    return PartitionResponses(_closing(rows.batches(source), source), inference.state.tally, given)
+    if isinstance(provider, AskedProvider):
+        source = rereadable(requests, options.journal_dir)
+        return Inference.of(provider, answers, options).respond(source, progress)
+    return provider.responses(requests, options)
 
 
 def count_missing(
@@ -165,6 +150,25 @@ class Inference:
         lookup = replace(options.lookup, not_before=time.time()) if options.refresh else options.lookup
         return cls(provider, options, expansion, kept, lookup, state)
 
+    def respond(
+        self, source: Iterable[pa.RecordBatch], progress: Callable[[Progress], None]
+    ) -> PartitionResponses:
+        """Asks for what is missing; see the function of this name."""
+        started = time.monotonic()
+        wanted = self.find_missing(source)
+        if wanted:
+            collect_rarely()
+            with claim_keys(self.kept, wanted, self.lookup.night) as claimed:
+                # Looked up once more: somebody may have answered, and left, just before the claim was made.
+                self.ask(source, self.still_missing(wanted - claimed.others), progress)
+                if claimed.others and claimed.wait(self.may_go_on):
+                    self.ask(source, self.still_missing(claimed.others), progress)
+        self.state.tally.wall_seconds = time.monotonic() - started
+        self.state.tally.stopped = self.state.stopped
+        given = GivenAnswers()
+        rows = self.rows(wanted, given)
+        return PartitionResponses(_closing(rows.batches(source), source), self.state.tally, given)
+
     def codec_of(self, kind: RequestKind) -> Codec:
         """What reads the replies to requests of a kind, kept ones too."""
         return self.provider.codec(kind, self.options.sampling)
@@ -212,7 +216,7 @@ class Inference:
             if self.state.first is None:
                 sampled = self.expansion, self.codec_of, source, keys, self.snapshot, self.state.failures
                 self.state.first = FirstAnswers(*sampled)
-            reporter = ProgressReporter(self.state, self.options.expected, progress)
+            reporter = ProgressReporter(self.state, progress)
             batched = self._batched(source, keys)
             groups = self.groups(source, set(keys))
             asyncio.run(_ask(self.provider, self.options, self.state, groups, batched, reporter))
@@ -344,11 +348,8 @@ def _taken(keys: set[bytes], key: bytes) -> bool:
 class ProgressReporter:
     """Tells how far the inference is, twice a second."""
 
-    def __init__(
-        self, state: InferenceState, expected: int | None, progress: Callable[[Progress], None]
-    ) -> None:
+    def __init__(self, state: InferenceState, progress: Callable[[Progress], None]) -> None:
         self._state = state
-        self._expected = expected
         self._progress = progress
         self._start = time.monotonic()
         self._last = self._start
@@ -367,11 +368,11 @@ class ProgressReporter:
         answered = tally.answered
         rate = (answered + failed) / seconds
         done = tally.cached + answered + failed
-        left = None if self._expected is None or not rate else max(0, self._expected - done) / rate
+        left = max(0, tally.requests - done) / rate if rate else None
         self._progress(
             Progress(
                 done=done,
-                expected=self._expected,
+                expected=tally.requests,
                 cached=tally.cached,
                 failed=failed,
                 retries=tally.retries,

@@ -23,6 +23,7 @@ from tasks.models.providers.openai.tokens import (
     sum_of,
 )
 from tasks.models.records import Reply, Request
+from tasks.models.respond import respond
 from tasks.models.tokenizers import ByteTokenizer
 from tasks.store.keys import text_value
 
@@ -438,3 +439,13 @@ def test_a_kept_space_is_a_token_of_its_own_whatever_the_tokenizer_joins():
     assert call.body["prompt"] == [(97, 58, 1_098)]
     (call,) = likelihood.calls([replace(moved, keeps_space=True)])
     assert call.body["prompt"] == [(97, 58, 32, 98)]
+
+
+def test_progress_knows_how_many_likelihoods_are_asked_for(bench, served, endpoint, pairs):
+    told = []
+    model = endpoint(served(Faults()))
+    responded = respond(
+        model, pairs(CONTEXTS, CONTINUATIONS), bench.answers, bench.options(), lambda now: told.append(now)
+    )
+    list(responded.batches)
+    assert (told[-1].done, told[-1].expected) == (9, 9)
