@@ -107,6 +107,7 @@ _.byte_len
 _.word_len
 _.every_eval_ever  # names of entries of publish:, by getattr
 _.mlflow
+_.wandb
 _.otel
 
 # OpenTelemetry's SDK asks for them

@@ -346,10 +346,11 @@ def inspect_problems(config: EvalConfig, resolve: Resolve) -> Iterator[Problem]:
 
 
 def publish_problems(config: EvalConfig, resolve: Resolve) -> Iterator[Problem]:
-    """Destinations whose client is not installed: a run of hours would end with a step that can't send."""
+    """Destinations that can't be sent to: a run of hours would end with a red step."""
+    models = [model.name for model in config.models]
     for index, entry in enumerate(config.publish):
         try:
-            entry.publisher.require_client()
+            entry.publisher.check(models)
         except ConfigError as error:
             yield Problem(("publish", index, entry.name), str(error))
 

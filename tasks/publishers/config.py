@@ -10,6 +10,7 @@ from tasks.publishers.every_eval_ever import EveryEvalEver
 from tasks.publishers.mlflow import MLflow
 from tasks.publishers.otel import OTel
 from tasks.publishers.publisher import Publisher
+from tasks.publishers.wandb import WandB
 
 ExportForm = Literal["inspect"]
 """Programs in whose form the samples may be written, too."""
@@ -25,6 +26,9 @@ class PublishConfig(BaseModel):
     )
     mlflow: MLflow | None = Field(
         default=None, description="MLflow: one of its runs for each model (extra mlflow)"
+    )
+    wandb: WandB | None = Field(
+        default=None, description="Weights & Biases: one of its runs for each model (extra wandb)"
     )
     otel: OTel | None = Field(
         default=None, description="OpenTelemetry: requests and programs as spans of a trace (extra otel)"

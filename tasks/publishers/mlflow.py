@@ -8,7 +8,6 @@ import json
 import os
 import re
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -20,8 +19,7 @@ from tasks.publishers.publisher import (
     FinishedRun,
     Publisher,
     identifier,
-    is_finite,
-    number_name,
+    named_numbers,
 )
 from tasks.store.outputs import MANIFEST, RESULTS_JSON, samples_file
 
@@ -30,8 +28,6 @@ LONGEST_NAME: Final = 240
 """Characters of a metric's name that MLflow takes (250), less those of a mark."""
 AT_ONCE: Final = 100
 """Entities that one call of MLflow takes: 1,000 metrics, but 100 parameters."""
-SENT: Final = ("value", "stderr", "ci_low", "ci_high", "n_scored")
-"""Columns of a row; the first goes under the number's own name, the others below it."""
 QUIET: Final[Mapping[str, str]] = {
     "MLFLOW_DISABLE_TELEMETRY": "true",  # nothing leaves but what the config says
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",  # by itself it tries for minutes; the step has a retry of its own
@@ -62,9 +58,9 @@ class MLflow(Publisher):
         where = self.tracking_uri or "$MLFLOW_TRACKING_URI"  # itself might hold a password
         places = []
         for model in run.manifest["models"]:
-            if numbers := _numbers(run.numbers(model)):
+            if numbers := named_numbers(run.numbers(model), _name):
                 found = _found_or_created(client, experiment, run, model)
-                _add(client, found, numbers, _parameters(run.manifest, model))
+                _add(client, found, numbers, _parameters(run, model))
                 self._add_files(client, found, run)
                 client.set_terminated(found, end_time=_milliseconds(_ended(run.manifest)))
                 places.append(f"{where} experiment {experiment}, run {found}")
@@ -128,20 +124,6 @@ def _add(client: Any, found: str, numbers: Mapping[str, float], parameters: Mapp
         client.log_batch(found, metrics=metrics[chosen], params=params[chosen])
 
 
-def _numbers(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Each row's value by its name, the ends of its interval and its standard error below that."""
-    named = [(_name(number_name(row)), row) for row in rows]
-    several = Counter(name for name, _ in named)
-    found = {}
-    for name, row in named:
-        if several[name] > 1:  # characters that MLflow does not take were all that made the difference
-            name = f"{name}_{identifier(*number_name(row)).hex[:8]}"
-        for column in SENT:
-            if is_finite(row[column]):
-                found[name if column == SENT[0] else f"{name}/{column}"] = float(row[column])
-    return found
-
-
 def _name(parts: Sequence[str]) -> str:
     """A name that MLflow takes: a path of words, dots, dashes, blanks and colons."""
     clean = (re.sub(r"[^\w.\- :]", "_", part).strip(". ") or "_" for part in parts)
@@ -151,24 +133,8 @@ def _name(parts: Sequence[str]) -> str:
     return name
 
 
-def _parameters(manifest: Mapping[str, Any], model: str) -> dict[str, str]:
-    """What was evaluated, and how: the rest is in the manifest."""
-    config, facts = manifest["config"], manifest["models"][model]
-    given = {
-        "benchmark": manifest["benchmark"],
-        "model": facts["identity"].get("model") or model,
-        "dataset": _without_none(config.get("dataset")),
-        "dataset_digest": manifest.get("dataset_digest"),
-        "config_digest": manifest.get("config_digest"),
-        "limit": manifest.get("limit"),
-        "answers": config.get("answers"),
-        **{f"sampling.{name}": value for name, value in (facts.get("sampling") or {}).items()},
-    }
-    return {_name([name]): _text(value) for name, value in given.items() if value is not None}
-
-
-def _without_none(value: Any) -> Any:
-    return {name: one for name, one in value.items() if one} if isinstance(value, Mapping) else value
+def _parameters(run: FinishedRun, model: str) -> dict[str, str]:
+    return {_name([name]): _text(value) for name, value in run.evaluated(model).items()}
 
 
 def _text(value: Any) -> str:

@@ -3,8 +3,10 @@
 import hashlib
 import json
 import math
+import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
@@ -56,6 +58,27 @@ class FinishedRun:
         """The run's id, the same for every time that it is sent."""
         return str(self.manifest["run_id"])
 
+    def evaluated(self, model: str) -> Mapping[str, Any]:
+        """What was evaluated, and how, as far as it is told in a few words: the rest is in the manifest."""
+        manifest = self.manifest
+        config, facts = manifest["config"], manifest["models"][model]
+        dataset = config.get("dataset")
+        given = {
+            "benchmark": manifest["benchmark"],
+            "model": facts["identity"].get("model") or model,
+            "dataset": (
+                {name: one for name, one in dataset.items() if one}
+                if isinstance(dataset, Mapping)
+                else dataset
+            ),
+            "dataset_digest": manifest.get("dataset_digest"),
+            "config_digest": manifest.get("config_digest"),
+            "limit": manifest.get("limit"),
+            "answers": config.get("answers"),
+            **{f"sampling.{name}": value for name, value in (facts.get("sampling") or {}).items()},
+        }
+        return {name: value for name, value in given.items() if value is not None}
+
     def numbers(self, model: str) -> Sequence[Mapping[str, Any]]:
         """The rows with a number that are about the model: by their column, or as the run's only one."""
         alone = len(self.manifest["models"]) == 1
@@ -95,6 +118,26 @@ def number_name(row: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
+SENT: Final = ("value", "stderr", "ci_low", "ci_high", "n_scored")
+"""Columns of a row; the first goes under the number's own name, the others below it."""
+
+
+def named_numbers(
+    rows: Sequence[Mapping[str, Any]], name_of: Callable[[Sequence[str]], str]
+) -> dict[str, float]:
+    """Each row's value by its name, the ends of its interval and its standard error below that."""
+    named = [(name_of(number_name(row)), row) for row in rows]
+    several = Counter(name for name, _ in named)
+    found = {}
+    for name, row in named:
+        if several[name] > 1:  # what the destination's names can't hold was all that made the difference
+            name = f"{name}_{identifier(*number_name(row)).hex[:8]}"
+        for column in SENT:
+            if is_finite(row[column]):
+                found[name if column == SENT[0] else f"{name}/{column}"] = float(row[column])
+    return found
+
+
 def identifier(*parts: str) -> UUID:
     """An identifier that follows from the parts: what is sent twice has the same one."""
     return UUID(bytes=hashlib.sha256("\0".join(parts).encode()).digest()[:16], version=4)
@@ -118,6 +161,19 @@ def _without_password(address: str) -> str:
 
 Address = Annotated[str, Field(min_length=1), AfterValidator(_without_password)]
 """Where a destination is. A config goes into manifests and reports, so that no password stands in it."""
+
+
+def named_key(variable: str | None, key: str) -> str | None:
+    """What the environment variable holds that the config names under ``key``; None where it names none:
+    the destination's own client looks for one. Raises ConfigError where it is not set."""
+    if variable is None:
+        return None
+    found = os.environ.get(variable, "").strip()
+    if not found:
+        raise ConfigError(f"the environment variable {variable} ({key}) is not set")
+    return found
+
+
 SAMPLES: Final = "Whether samples (prompts, answers) are sent, too, and not numbers alone"
 
 
@@ -130,6 +186,10 @@ class Publisher(BaseModel, ABC):
     """The extra of this program that brings its client."""
     client: ClassVar[Sequence[str]] = ()
     """Modules of its client: ``send`` imports them, and no other module does."""
+
+    def check(self, models: Sequence[str]) -> None:
+        """Raises ConfigError for what is known to fail before anything is asked of these models."""
+        self.require_client()
 
     def require_client(self) -> None:
         """Raises ConfigError, with what installs it, where a module of the client is not installed."""

@@ -133,7 +133,10 @@ def test_an_entry_that_names_no_destination_is_refused(
     assert told in ran.err
 
 
-KEYS: dict[str, dict[str, str]] = {"otel": {"endpoint": "http://127.0.0.1:9"}}
+KEYS: dict[str, dict[str, str]] = {
+    "otel": {"endpoint": "http://127.0.0.1:9"},
+    "wandb": {"project": "nights"},
+}
 """What an entry needs at least."""
 WITH_A_CLIENT = [
     (name, module)

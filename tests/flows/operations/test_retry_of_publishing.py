@@ -17,6 +17,7 @@ from tests.flows.test_export_inspect import logs_of
 from tests.flows.test_publishing import documents
 from tests.flows.test_publishing_mlflow import runs_of
 from tests.flows.test_publishing_otel import collecting
+from tests.flows.test_publishing_wandb import kept
 
 
 @pytest.mark.services
@@ -42,6 +43,7 @@ def test_every_destination_that_was_away_has_its_numbers_after_a_retry(
         destinations = {
             "every_eval_ever": {},
             "mlflow": {"tracking_uri": f"sqlite:///{database / 'kept.db'}", "experiment": "sums & more"},
+            "wandb": {"project": "nights", "mode": "offline"},
             "otel": {"endpoint": collector.address},
         }
         assert set(destinations) == set(PublishConfig.model_fields)
@@ -54,7 +56,8 @@ def test_every_destination_that_was_away_has_its_numbers_after_a_retry(
         path.write_text(yaml.safe_dump(config))
 
         output.mkdir()
-        for blocked in (output / "every_eval_ever", output / "inspect", database):
+        in_the_way = [output / "every_eval_ever", output / "wandb", output / "inspect", database]
+        for blocked in in_the_way:
             blocked.write_text("in the way")
         collector.status = 400
 
@@ -70,7 +73,7 @@ def test_every_destination_that_was_away_has_its_numbers_after_a_retry(
             assert all(f"not published to {name}" in first["state"]["message"] for name in destinations)
             assert endpoint.stats()["received"] == 6
 
-            for blocked in (output / "every_eval_ever", output / "inspect", database):
+            for blocked in in_the_way:
                 blocked.unlink()
             shutil.copytree(ready, database)
             collector.status = 200
@@ -90,6 +93,7 @@ def test_every_destination_that_was_away_has_its_numbers_after_a_retry(
         assert sorted(span.name for span in collector.spans().values()) == ["chat demo"] * 6 + [
             "evaluate sums"
         ]
+        assert list(kept(output)) == ["demo"]
         assert list(logs_of(output)) == ["demo"]
 
 
