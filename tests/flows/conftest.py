@@ -29,6 +29,7 @@ from flows.eval.__main__ import main
 from scorers.config import Program, ProgramOutcome
 from tasks.rows import execution
 from tests.flows.endpoints import ScriptedChat, chat_endpoint
+from tests.loopback import answering
 
 PROJECT = Path(__file__).resolve().parents[2]
 
@@ -378,12 +379,8 @@ def webhook(told: list[dict[str, Any]], refusing: threading.Event) -> Iterator[s
             """Silent."""
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Receiver)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_address[1]}/"
-    server.shutdown()
-    server.server_close()
-    thread.join(5)
+    with answering(server):
+        yield f"http://127.0.0.1:{server.server_address[1]}/"
 
 
 @pytest.fixture

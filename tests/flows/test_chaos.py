@@ -27,6 +27,8 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
+from tests.loopback import answering
+
 pytestmark = pytest.mark.slow
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -112,10 +114,8 @@ class Endpoint(ThreadingHTTPServer):
 @pytest.fixture(scope="module")
 def endpoint() -> Iterator[Endpoint]:
     running = Endpoint()
-    threading.Thread(target=running.serve_forever, daemon=True).start()
-    yield running
-    running.shutdown()
-    running.server_close()
+    with answering(running):
+        yield running
 
 
 @dataclass

@@ -1,8 +1,8 @@
 """Another model, or other items, by one flag."""
 
 import json
-import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from flows.config.models import ModelFlags
 from flows.config.schema import EvalConfig
 from metrics.errors import ConfigError
 from tasks.models.addresses import ADDRESSES, address, answer_to
+from tests.loopback import answering
 
 Evaluate = Callable[..., Any]
 EXCHANGES = yaml.safe_load((Path(__file__).parent / "provider_exchanges.yaml").read_text(encoding="utf-8"))
@@ -200,7 +201,6 @@ class Provider:
                 pass
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
     @property
     def address(self) -> str:
@@ -209,16 +209,14 @@ class Provider:
 
 @pytest.fixture
 def providing() -> Iterator[Any]:
-    running: list[Provider] = []
+    with ExitStack() as stack:
 
-    def start(reply: dict[str, Any]) -> Provider:
-        running.append(Provider(reply))
-        return running[-1]
+        def start(reply: dict[str, Any]) -> Provider:
+            provider = Provider(reply)
+            stack.enter_context(answering(provider.server))
+            return provider
 
-    yield start
-    for one in running:
-        one.server.shutdown()
-        one.server.server_close()
+        yield start
 
 
 @pytest.mark.parametrize("name", EXCHANGES)

@@ -1,7 +1,6 @@
 """``publish: otel``: a run as a trace, sent by OpenTelemetry's exporter to a collector on loopback."""
 
 import json
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from tasks.publishers.otel import OTel
 from tasks.publishers.publisher import FinishedRun, number_name
 from tests.flows.test_publishing import written
+from tests.loopback import answering
 
 Evaluate = Callable[..., Any]
 ERROR = 2  # opentelemetry.proto.trace.v1.Status
@@ -59,15 +59,9 @@ def collecting() -> Iterator[Collector]:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
     collector.address = f"http://127.0.0.1:{server.server_port}"
-    try:
+    with answering(server):
         yield collector
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 def attributes(holder: Any) -> dict[str, Any]:

@@ -3,13 +3,14 @@ asked."""
 
 import http.server
 import json
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.loopback import answering
 
 KEY = "sk-wrong"
 Refusal = tuple[int, dict[str, Any]]
@@ -82,12 +83,8 @@ def refusing(refusal: Refusal) -> Iterator[tuple[str, list[str]]]:
             """Silent."""
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
+    with answering(server):
         yield f"http://127.0.0.1:{server.server_address[1]}/v1", posted
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 def written(folder: Path, kind: str, config: dict[str, Any]) -> Path:

@@ -21,7 +21,6 @@ night 4 is a regression                               > .99
 import http.server
 import json
 import random
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -36,6 +35,7 @@ from metrics.config import StatisticsConfig
 from metrics.statistics.comparison import compare_items
 from metrics.statistics.differences import ItemColumn
 from metrics.statistics.gate import decide
+from tests.loopback import answering
 
 ITEMS, SAMPLES, MARGIN = 600, 16, 0.02
 TURNED = range(100, 130)
@@ -98,13 +98,9 @@ def model() -> Iterator[Model]:
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
     served.base_url = f"http://127.0.0.1:{server.server_address[1]}/v1"
-    yield served
-    server.shutdown()
-    server.server_close()
-    thread.join(10)
+    with answering(server):
+        yield served
 
 
 @dataclass

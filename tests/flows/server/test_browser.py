@@ -5,7 +5,6 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary
 from flows.server import Server, ask, link, status
 from flows.server.boundary import credential
 from flows.server.connection import CREDENTIAL
+from tests.loopback import answering
 
 pytestmark = pytest.mark.services
 
@@ -113,12 +113,8 @@ def foreign_port() -> Iterator[int]:
             """Silent."""
 
     site = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Page)
-    thread = threading.Thread(target=site.serve_forever, daemon=True)
-    thread.start()
-    yield site.server_address[1]
-    site.shutdown()
-    site.server_close()
-    thread.join(5)
+    with answering(site):
+        yield site.server_address[1]
 
 
 def opened(page: Any, address: str) -> str:

@@ -4,7 +4,6 @@ import http.server
 import re
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ import yaml
 from flows.server.boundary import credential
 from flows.server.connection import CREDENTIAL
 from tests.flows.conftest import Evaluate, own
+from tests.loopback import answering
 
 PROJECT = Path(__file__).resolve().parents[3]
 DEMO = {
@@ -61,12 +61,8 @@ def foreign() -> Iterator[tuple[str, list[dict[str, str]]]]:
             """Silent."""
 
     listening = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Listener)
-    thread = threading.Thread(target=listening.serve_forever, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{listening.server_address[1]}/api", heard
-    listening.shutdown()
-    listening.server_close()
-    thread.join(5)
+    with answering(listening):
+        yield f"http://127.0.0.1:{listening.server_address[1]}/api", heard
 
 
 @pytest.mark.services

@@ -20,6 +20,8 @@ from urllib.parse import parse_qsl, urlsplit
 
 import orjson
 
+from tests.loopback import answering
+
 Document = dict[str, Any]
 
 
@@ -346,15 +348,9 @@ def serving(server: Any) -> Iterator[str]:
             """A client that a test has ended is no error."""
 
     listening = Quiet(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=listening.serve_forever, daemon=True)
-    thread.start()
     server.address = f"http://127.0.0.1:{listening.server_address[1]}"
-    try:
+    with answering(listening):
         yield f"{server.address}{server.root}"
-    finally:
-        listening.shutdown()
-        listening.server_close()
-        thread.join(5)
 
 
 def said(kind: str, text: str) -> Document:

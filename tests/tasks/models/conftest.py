@@ -1,8 +1,8 @@
 """What the tests of inference share: request batches, a store in a temporary folder, calls of ``respond``."""
 
 import http.server
-import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from tasks.models.records import InferenceOptions, RequestTally
 from tasks.models.respond import respond
 from tasks.store.schemas import REQUESTS
 from tasks.store.storage import Store
+from tests.loopback import answering
 
 FAST = {"timeout": 1.0, "max_concurrency": 32}
 
@@ -43,41 +44,35 @@ class ScriptedServer(http.server.ThreadingHTTPServer):
 def script() -> Iterator[Callable[[Callable[[Asked], tuple[int, dict[str, str], Any]]], str]]:
     """Starts endpoints that answer as a function says: status, headers, and bytes or what becomes JSON; gives
     the address."""
-    servers = []
+    with ExitStack() as stack:
 
-    def start(answer: Callable[[Asked], tuple[int, dict[str, str], Any]]) -> str:
-        class Handler(http.server.BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
+        def start(answer: Callable[[Asked], tuple[int, dict[str, str], Any]]) -> str:
+            class Handler(http.server.BaseHTTPRequestHandler):
+                protocol_version = "HTTP/1.1"
 
-            def do_POST(self) -> None:
-                content = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-                body = orjson.loads(content) if content[:1] in (b"{", b"[") else content
-                headers = {name.lower(): value for name, value in self.headers.items()}
-                status, told, said = answer(Asked(self.command, self.path, headers, body, content))
-                data = said if isinstance(said, bytes) else orjson.dumps(said)
-                self.send_response(status)
-                for name, value in {"Content-Type": "application/json", **told}.items():
-                    self.send_header(name, value)
-                self.send_header("Content-Length", str(len(data)))
-                self.end_headers()
-                self.wfile.write(data)
+                def do_POST(self) -> None:
+                    content = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                    body = orjson.loads(content) if content[:1] in (b"{", b"[") else content
+                    headers = {name.lower(): value for name, value in self.headers.items()}
+                    status, told, said = answer(Asked(self.command, self.path, headers, body, content))
+                    data = said if isinstance(said, bytes) else orjson.dumps(said)
+                    self.send_response(status)
+                    for name, value in {"Content-Type": "application/json", **told}.items():
+                        self.send_header(name, value)
+                    self.send_header("Content-Length", str(len(data)))
+                    self.end_headers()
+                    self.wfile.write(data)
 
-            do_GET = do_POST  # noqa: N815
+                do_GET = do_POST  # noqa: N815
 
-            def log_message(self, *_: Any) -> None:
-                """Silent."""
+                def log_message(self, *_: Any) -> None:
+                    """Silent."""
 
-        server = ScriptedServer(("127.0.0.1", 0), Handler)
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        servers.append((server, thread))
-        return f"http://127.0.0.1:{server.server_address[1]}/v1"
+            server = ScriptedServer(("127.0.0.1", 0), Handler)
+            stack.enter_context(answering(server))
+            return f"http://127.0.0.1:{server.server_address[1]}/v1"
 
-    yield start
-    for server, thread in servers:
-        server.shutdown()
-        server.server_close()
-        thread.join(5)
+        yield start
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ def test_a_stopped_run_asks_no_more_and_keeps_what_was_answered(bench, served, e
     assert raised == ["the run was cancelled; finished responses are kept, run again to go on"]
     answered = serving.stats()["answered"]
     assert answered < 400
-    again = bench.ask(model, problems(400))
+    again = bench.ask(endpoint(serving), problems(400))
     assert again.tally.cached >= answered - 4
     assert set(again.column("status")) == {"ok"}
 

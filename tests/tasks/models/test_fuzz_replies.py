@@ -6,7 +6,6 @@ statuses and headers, streams that break. What is drawn is fixed (Hypothesis, de
 
 import copy
 import json
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -17,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tasks.models.config import ModelConfig
+from tests.loopback import answering
 
 STATUSES = {"ok", "cut_off", "refused", "infra_error"}
 AT_ONCE = 50
@@ -179,10 +179,8 @@ class Server(ThreadingHTTPServer):
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
     running = Server()
-    threading.Thread(target=running.serve_forever, daemon=True).start()
-    yield running
-    running.shutdown()
-    running.server_close()
+    with answering(running):
+        yield running
 
 
 def model_at(server: Server, client: str, streamed: bool) -> ModelConfig:

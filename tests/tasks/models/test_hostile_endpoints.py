@@ -4,9 +4,9 @@ import asyncio
 import gzip
 import http.server
 import json
-import threading
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -17,6 +17,7 @@ from tasks.models.errors import MalformedBody, ModelError, NotServed
 from tasks.models.providers.openai.config import EndpointConfig
 from tasks.models.providers.provider import ServedModel, provider_of, unencrypted_key_warning
 from tasks.models.records import Call
+from tests.loopback import answering
 
 ANSWER = {"choices": [{"message": {"content": "4"}, "finish_reason": "stop"}]}
 
@@ -24,36 +25,30 @@ ANSWER = {"choices": [{"message": {"content": "4"}, "finish_reason": "stop"}]}
 @pytest.fixture
 def endpoint() -> Iterator[Callable[[Callable[[Any], None]], tuple[str, list[str]]]]:
     """Starts servers that answer every request by a function; gives the address and the paths asked for."""
-    servers = []
+    with ExitStack() as stack:
 
-    def start(answer: Callable[[Any], None]) -> tuple[str, list[str]]:
-        asked: list[str] = []
+        def start(answer: Callable[[Any], None]) -> tuple[str, list[str]]:
+            asked: list[str] = []
 
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                self.rfile.read(int(self.headers.get("Content-Length") or 0))
-                asked.append(f"{self.path} {self.headers.get('Authorization')}")
-                try:
-                    answer(self)
-                except ConnectionError:
-                    self.close_connection = True
+            class Handler(http.server.BaseHTTPRequestHandler):
+                def do_GET(self) -> None:
+                    self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                    asked.append(f"{self.path} {self.headers.get('Authorization')}")
+                    try:
+                        answer(self)
+                    except ConnectionError:
+                        self.close_connection = True
 
-            do_POST = do_GET  # noqa: N815
+                do_POST = do_GET  # noqa: N815
 
-            def log_message(self, *_: Any) -> None:
-                """Silent."""
+                def log_message(self, *_: Any) -> None:
+                    """Silent."""
 
-        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        servers.append((server, thread))
-        return f"http://127.0.0.1:{server.server_address[1]}/v1", asked
+            server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+            stack.enter_context(answering(server))
+            return f"http://127.0.0.1:{server.server_address[1]}/v1", asked
 
-    yield start
-    for server, thread in servers:
-        server.shutdown()
-        server.server_close()
-        thread.join(5)
+        yield start
 
 
 def send(base_url: str, client: str = "http", stream: bool = False) -> Any:

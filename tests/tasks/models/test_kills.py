@@ -2,12 +2,12 @@
 
 import json
 import os
-import resource
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -26,105 +26,134 @@ from tasks.store.storage import Store, StoreError
 ROOT = Path(__file__).parents[3]
 WINDOW = 16
 
-CLIENT = """
-import json, os, sys
+CLIENTS = """
+import contextlib, json, os, resource, signal, sys, time
 from pathlib import Path
 import pyarrow as pa
-sys.path.insert(0, {tests!r})
-from conftest import request_row
+with contextlib.suppress(ImportError):
+    import pandas  # pyarrow imports it where it is there: once here, and not in each client
 from tasks.models.answers.segments import AnswerStore
 from tasks.models.config import ModelConfig, Price, RunLimits, SampleParams
 from tasks.models.records import InferenceOptions
 from tasks.models.respond import respond
 from tasks.store.schemas import REQUESTS
 from tasks.store.storage import Store
+from tests.tasks.models.conftest import request_row
 
-def ask(folder, base_url, count, asker=None, **limits):
-    folder, count = Path(folder), int(count)
+def ask(folder, base_url, count, asker, window, later, most_bytes, limits):
+    if later:
+        now = time.time
+        time.time = lambda: now() + later
+    if most_bytes:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
+    folder = Path(folder)
     requests = [pa.RecordBatch.from_pylist([request_row(i) for i in range(count)], schema=REQUESTS)]
-    config = {{"model": "demo", "base_url": base_url, "max_concurrency": {window}}}
-    model = ModelConfig.model_validate({{"name": "demo", "config": config}})
+    config = {"model": "demo", "base_url": base_url, "max_concurrency": window}
+    model = ModelConfig.model_validate({"name": "demo", "config": config})
     paid = Price(prompt=1.0, completion=2.0)
-    named = {{"price": paid, "asker": asker, "limits": RunLimits(**limits)}}
+    named = {"price": paid, "asker": asker, "limits": RunLimits(**limits)}
     options = InferenceOptions(sampling=SampleParams(), journal_dir=folder / "journal", **named)
-    responded = respond(model, requests, AnswerStore(Store(str(folder / "store"))), options)
-    statuses = [row["status"] for batch in responded.batches for row in batch.to_pylist()]
-    print(statuses.count("ok"), responded.tally.sent, json.dumps(responded.tally.as_dict()), flush=True)
+    try:
+        responded = respond(model, requests, AnswerStore(Store(str(folder / "store"))), options)
+        statuses = [row["status"] for batch in responded.batches for row in batch.to_pylist()]
+        said = {"ok": statuses.count("ok"), "tally": responded.tally.as_dict()}
+    except Exception as error:
+        said = {"error": str(error)}
+    os.write(1, json.dumps(said).encode() + b"\\n")
 
-"""
-ONE = "ask(*sys.argv[1:])"
-LIMITED = "ask(*sys.argv[1:5], **json.loads(sys.argv[5]))"
-AN_HOUR_LATER = "import time\nnow = time.time\ntime.time = lambda: now() + 3600\n" + LIMITED
-SEVERAL = """
 for line in sys.stdin:
     client = os.fork()
     if not client:
-        ask(*json.loads(line))
+        ask(**json.loads(line))
         os._exit(0)
     print(client, flush=True)
-    print(os.waitstatus_to_exitcode(os.waitpid(client, 0)[1]), flush=True)
+    os.waitpid(client, 0)
+    print(flush=True)  # of one that was killed nothing else is said
 """
-"""A client for each line of input, which has imported by then what takes a new Python two seconds: its
-process id, what it says, and its exit code."""
 
 
-def start_client(
-    folder: Path, base_url: str, count: int, *asker: str, **process: object
-) -> "subprocess.Popen[str]":
-    return start_python(ONE, str(folder), base_url, str(count), *asker, **process)
+class Clients:
+    """Clients one after the other, copies of a process that has imported what takes a new Python seconds."""
+
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        self._process = process
+        self._client = 0
+
+    def start(
+        self, folder: Path, base_url: str, count: int, asker: str | None = None, later: float = 0,
+        most_bytes: int = 0, **limits: float,
+    ) -> None:  # fmt: skip
+        """Starts a client; its clock is some seconds ``later``, and its files hold so many bytes at most."""
+        order = {"folder": str(folder), "base_url": base_url, "count": count, "asker": asker}
+        order |= {"window": WINDOW, "later": later, "most_bytes": most_bytes, "limits": limits}
+        told, said = self._process.stdin, self._process.stdout
+        assert told is not None
+        assert said is not None
+        told.write(json.dumps(order) + "\n")
+        told.flush()
+        self._client = int(said.readline())
+
+    def said(self) -> dict[str, Any] | None:
+        """What the client came to, once it has ended; None where it was killed."""
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline().strip()
+        if line:
+            assert self._process.stdout.readline().strip() == ""
+        said: dict[str, Any] | None = json.loads(line) if line else None
+        return said
+
+    def asked(self, *arguments: Any, **named: Any) -> dict[str, Any]:
+        """What a client comes to."""
+        self.start(*arguments, **named)
+        said = self.said()
+        assert said is not None
+        return said
+
+    def kill_once_answered(self, serving: Any, answered: int) -> None:
+        """Kills the client as soon as the server has answered so often."""
+        deadline = time.monotonic() + 60
+        while serving.stats()["answered"] < answered:
+            assert time.monotonic() < deadline, "the client does not get on"
+            time.sleep(0.005)
+        os.kill(self._client, signal.SIGKILL)
+        assert self.said() is None, "it was killed half-way"
 
 
-def start_python(code: str, *arguments: str, **process: object) -> "subprocess.Popen[str]":
-    imports = CLIENT.format(tests=str(Path(__file__).parent), window=WINDOW)
-    return subprocess.Popen(
-        [sys.executable, "-c", imports + code, *arguments],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        **process,
-    )
+@pytest.fixture(scope="module")
+def clients() -> Iterator[Clients]:
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", CLIENTS], cwd=ROOT, stdin=pipe, stdout=pipe, text=True) as p:
+        yield Clients(p)
+        assert p.stdin is not None
+        p.stdin.close()
+        assert p.wait(60) == 0
 
 
-def wait_until_answered(serving, client: "subprocess.Popen[str]", answered: int) -> None:
-    deadline = time.monotonic() + 60
-    while serving.stats()["answered"] < answered and client.poll() is None:
-        assert time.monotonic() < deadline, "the client does not get on"
-        time.sleep(0.005)
-
-
-def kill(client: "subprocess.Popen[str]") -> None:
-    client.send_signal(signal.SIGKILL)
-    client.communicate(timeout=30)
-
-
-def test_a_kill_half_way_costs_at_most_what_was_in_flight(served, tmp_path):
+def test_a_kill_half_way_costs_at_most_what_was_in_flight(served, tmp_path, clients):
     serving = served(latency=0.02)
-    client = start_client(tmp_path, serving.base_url, 1_000)
-    wait_until_answered(serving, client, 500)
-    kill(client)
-    out, err = start_client(tmp_path, serving.base_url, 1_000).communicate(timeout=60)
-    assert out.split()[0] == "1000", err
+    clients.start(tmp_path, serving.base_url, 1_000)
+    clients.kill_once_answered(serving, 500)
+    assert clients.asked(tmp_path, serving.base_url, 1_000)["ok"] == 1_000
     assert serving.stats()["answered_again"] <= WINDOW
     assert serving.stats()["received"] <= 1_000 + WINDOW
 
 
-def test_what_a_killed_process_spent_counts_for_the_same_inference_and_for_no_other(served, tmp_path):
+def test_what_a_killed_process_spent_counts_for_the_same_inference_and_for_no_other(
+    served, tmp_path, clients
+):
     serving = served(latency=0.02)
     spent = ("sent", "answered", "cached", "attempts", "total_tokens", "cost", "saved_tokens", "served")
 
     def tally(folder: str, asker: str) -> dict[str, Any]:
-        out, err = start_client(tmp_path / folder, serving.base_url, 300, asker).communicate(timeout=60)
-        assert out.startswith("300 "), err
-        counted = json.loads(out.split(maxsplit=2)[2])
-        return {name: counted[name] for name in spent}
+        said = clients.asked(tmp_path / folder, serving.base_url, 300, asker)
+        assert said["ok"] == 300
+        return {name: said["tally"][name] for name in spent}
 
     whole = tally("undisturbed", "one")
-    client = start_client(tmp_path / "killed", serving.base_url, 300, "one")
-    wait_until_answered(serving, client, 300 + 150)
-    kill(client)
-    (tmp_path / "copy").mkdir()
-    shutil.copytree(tmp_path / "killed", tmp_path / "copy", dirs_exist_ok=True)
+    clients.start(tmp_path / "killed", serving.base_url, 300, "one")
+    clients.kill_once_answered(serving, 300 + 150)
+    shutil.copytree(tmp_path / "killed", tmp_path / "copy")
     assert tally("killed", "one") == {**whole, "cost": pytest.approx(whole["cost"])}
     other = tally("copy", "another")
     assert other["cached"] >= 150 - WINDOW
@@ -133,19 +162,19 @@ def test_what_a_killed_process_spent_counts_for_the_same_inference_and_for_no_ot
 
 # Fewer tokens than one request in flight takes: whoever spent anything has reached it.
 @pytest.mark.parametrize("limit", [{"max_tokens": 1}, {"max_cost": 1e-9}, {"max_seconds": 1800}])
-def test_what_a_killed_process_spent_counts_against_the_limits_of_the_same_inference(served, tmp_path, limit):
+def test_what_a_killed_process_spent_counts_against_the_limits_of_the_same_inference(
+    served, tmp_path, clients, limit
+):
     serving = served(latency=0.02)
-    client = start_client(tmp_path / "killed", serving.base_url, 300, "one")
-    wait_until_answered(serving, client, 150)
-    kill(client)
+    clients.start(tmp_path / "killed", serving.base_url, 300, "one")
+    clients.kill_once_answered(serving, 150)
     shutil.copytree(tmp_path / "killed", tmp_path / "copy")
     sent = serving.stats()["received"]
 
     def asked_by(folder: str, asker: str) -> int:
         before = serving.stats()["received"]
-        arguments = (str(tmp_path / folder), serving.base_url, "300", asker, json.dumps(limit))
-        out, err = start_python(AN_HOUR_LATER, *arguments).communicate(timeout=60)
-        assert int(out.split()[0]) >= 150 - WINDOW, err
+        said = clients.asked(tmp_path / folder, serving.base_url, 300, asker, later=3600, **limit)
+        assert said["ok"] >= 150 - WINDOW
         return serving.stats()["received"] - before
 
     assert sent < 300
@@ -153,53 +182,33 @@ def test_what_a_killed_process_spent_counts_against_the_limits_of_the_same_infer
     assert asked_by("copy", "another") > 0
 
 
-def test_ten_kills_in_a_row_cost_at_most_ten_windows(served, tmp_path):
+def test_ten_kills_in_a_row_cost_at_most_ten_windows(served, tmp_path, clients):
     serving = served(latency=0.02)
-    clients = start_python(SEVERAL, stdin=subprocess.PIPE)
-
-    def start() -> int:
-        print(json.dumps([str(tmp_path), serving.base_url, 1_000]), file=clients.stdin, flush=True)
-        return int(clients.stdout.readline())
-
     for round_ in range(10):
-        client = start()
-        wait_until_answered(serving, clients, 80 * (round_ + 1))
-        os.kill(client, signal.SIGKILL)
-        assert int(clients.stdout.readline()) == -signal.SIGKILL
-    start()
-    assert clients.stdout.readline().split()[0] == "1000"
-    _, err = clients.communicate(timeout=60)
-    assert clients.returncode == 0, err
+        clients.start(tmp_path, serving.base_url, 1_000)
+        clients.kill_once_answered(serving, 80 * (round_ + 1))
+    assert clients.asked(tmp_path, serving.base_url, 1_000)["ok"] == 1_000
     assert serving.stats()["answered_again"] <= 10 * WINDOW
 
 
-def test_a_killed_runs_answers_serve_another_machine_from_the_store(served, tmp_path):
+def test_a_killed_runs_answers_serve_another_machine_from_the_store(served, tmp_path, clients):
     serving = served(latency=0.04)
-    client = start_client(tmp_path, serving.base_url, 1_500)
-    wait_until_answered(serving, client, 1_250)
-    kill(client)
+    clients.start(tmp_path, serving.base_url, 1_500)
+    clients.kill_once_answered(serving, 1_250)
     # Another machine has the store and not the journal: it may miss the last two seconds of answers.
     (tmp_path / "journal").rename(tmp_path / "elsewhere")
-    out, err = start_client(tmp_path, serving.base_url, 1_500).communicate(timeout=60)
-    assert out.split()[0] == "1500", err
-    assert int(out.split()[1]) < 1_500
+    said = clients.asked(tmp_path, serving.base_url, 1_500)
+    assert said["ok"] == 1_500
+    assert said["tally"]["sent"] < 1_500
 
 
-def test_a_full_disk_is_an_error_that_loses_nothing(served, tmp_path):
+def test_a_full_disk_is_an_error_that_loses_nothing(served, tmp_path, clients):
     serving = served(latency=0.005)
-
-    def small_files() -> None:
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))
-
-    client = start_client(tmp_path, serving.base_url, 1_000, preexec_fn=small_files)
-    _, err = client.communicate(timeout=60)
-    assert client.returncode != 0
-    assert "can't write answers to" in err
+    failed = clients.asked(tmp_path, serving.base_url, 1_000, most_bytes=60_000)
+    assert "can't write answers to" in failed["error"]
     answered = serving.stats()["answered"]
     assert answered > 100
-    out, err = start_client(tmp_path, serving.base_url, 1_000).communicate(timeout=60)
-    assert out.split()[0] == "1000", err
+    assert clients.asked(tmp_path, serving.base_url, 1_000)["ok"] == 1_000
     assert serving.stats()["answered_again"] <= WINDOW + 1
 
 

@@ -2,7 +2,6 @@
 
 import json
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -18,6 +17,7 @@ from tasks.models.errors import ModelError
 from tasks.models.identity import RequestExpansion, model_identity
 from tasks.models.providers.openai.generation import Chat
 from tasks.models.registry import PROVIDERS, schemas
+from tests.loopback import answering
 
 PROVIDER = '''
 """A protocol of its own: other headers, another body, another refusal."""
@@ -107,12 +107,8 @@ class _Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def post() -> Iterator[Post]:
-    with Post() as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
+    with Post() as server, answering(server):
         yield server
-        server.shutdown()
-        thread.join(5)
 
 
 @pytest.fixture

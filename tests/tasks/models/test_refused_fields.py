@@ -3,6 +3,7 @@
 import json
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -12,6 +13,7 @@ from tasks.models.config import ModelConfig, SampleParams
 from tasks.models.connection import probe
 from tasks.models.errors import BadRequest
 from tasks.models.providers.openai.fields import fitted, refused_field
+from tests.loopback import answering
 
 Body = dict[str, Any]
 OPENAI = "Unsupported parameter: '{}' is not supported with this model."
@@ -42,44 +44,38 @@ class Picky:
 
 @pytest.fixture
 def picky() -> Iterator[Callable[..., tuple[Picky, str]]]:
-    servers = []
+    with ExitStack() as stack:
 
-    def start(refusals: dict[str, Any], text: str = "one two three") -> tuple[Picky, str]:
-        endpoint, lock = Picky(refusals, text), threading.Lock()
+        def start(refusals: dict[str, Any], text: str = "one two three") -> tuple[Picky, str]:
+            endpoint, lock = Picky(refusals, text), threading.Lock()
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
+            class Handler(BaseHTTPRequestHandler):
+                protocol_version = "HTTP/1.1"
 
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                with lock:
-                    status, document = endpoint.answer(body)
-                self.reply(status, document)
+                def do_POST(self) -> None:
+                    body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                    with lock:
+                        status, document = endpoint.answer(body)
+                    self.reply(status, document)
 
-            def do_GET(self) -> None:
-                self.reply(200, {"object": "list", "data": [{"id": "m"}]})
+                def do_GET(self) -> None:
+                    self.reply(200, {"object": "list", "data": [{"id": "m"}]})
 
-            def reply(self, status: int, document: Body) -> None:
-                content = json.dumps(document).encode()
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(content)))
-                self.end_headers()
-                self.wfile.write(content)
+                def reply(self, status: int, document: Body) -> None:
+                    content = json.dumps(document).encode()
+                    self.send_response(status)
+                    self.send_header("Content-Length", str(len(content)))
+                    self.end_headers()
+                    self.wfile.write(content)
 
-            def log_message(self, *_: Any) -> None:
-                """Quiet."""
+                def log_message(self, *_: Any) -> None:
+                    """Quiet."""
 
-        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        servers.append((server, thread))
-        return endpoint, f"http://127.0.0.1:{server.server_address[1]}/v1"
+            server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+            stack.enter_context(answering(server))
+            return endpoint, f"http://127.0.0.1:{server.server_address[1]}/v1"
 
-    yield start
-    for server, thread in servers:
-        server.shutdown()
-        server.server_close()
-        thread.join(timeout=10)
+        yield start
 
 
 def model(base_url: str, **config: Any) -> ModelConfig:

@@ -1,8 +1,8 @@
 """Thoughts: the marks of families, what is sent about them, and whether a chat template opens them."""
 
 import json
-import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from tasks.models.providers.openai.generation import FAMILIES, Chat, marks_of, s
 from tasks.models.providers.provider import provider_of
 from tasks.models.records import Reply, Request
 from tasks.store.schemas import REQUESTS
+from tests.loopback import answering
 
 ENDPOINT = {"model": "m", "base_url": "http://localhost:1/v1"}
 
@@ -280,22 +281,19 @@ class Server:
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server.server_port}/v1"
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
 
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Server]]:
     monkeypatch.setenv("NIGHTJAR_HOME", str(tmp_path / "home"))
-    made: list[Server] = []
+    with ExitStack() as stack:
 
-    def make(*arguments: str) -> Server:
-        made.append(Server(*arguments))
-        return made[-1]
+        def make(*arguments: str) -> Server:
+            made = Server(*arguments)
+            stack.enter_context(answering(made.server))
+            return made
 
-    yield make
-    for one in made:
-        one.server.shutdown()
-        one.server.server_close()
+        yield make
 
 
 @pytest.mark.parametrize(

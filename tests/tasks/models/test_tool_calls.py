@@ -2,8 +2,8 @@
 
 import http.server
 import json
-import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import orjson
@@ -16,6 +16,7 @@ from tasks.models.http import StreamedAnswer
 from tasks.models.providers.openai.config import EndpointConfig
 from tasks.models.providers.openai.generation import Chat, Completions, Generation
 from tasks.models.records import Reply, Request
+from tests.loopback import answering
 
 WEATHER = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
 CHAT = orjson.dumps({"messages": [{"role": "user", "content": "Rain?"}], "tools": [WEATHER]}).decode()
@@ -81,38 +82,32 @@ SCRIPTS: dict[str, tuple[list[list[Any]], list[Any], list[Any]]] = {
 @pytest.fixture
 def scripted() -> Iterator[Callable[[list[bytes]], Any]]:
     """A server that gives these bodies in turn (events where they begin so); keeps the requests' bodies."""
-    servers = []
+    with ExitStack() as stack:
 
-    def start(bodies: list[bytes]) -> Any:
-        waiting = list(bodies)
+        def start(bodies: list[bytes]) -> Any:
+            waiting = list(bodies)
 
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                length = int(self.headers.get("Content-Length") or 0)
-                server.asked.append(json.loads(self.rfile.read(length)))  # type: ignore[attr-defined]
-                body = waiting.pop(0)
-                self.send_response(200)
-                kind = "text/event-stream" if body.startswith(b"data:") else "application/json"
-                self.send_header("Content-Type", kind)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
+            class Handler(http.server.BaseHTTPRequestHandler):
+                def do_POST(self) -> None:
+                    length = int(self.headers.get("Content-Length") or 0)
+                    server.asked.append(json.loads(self.rfile.read(length)))  # type: ignore[attr-defined]
+                    body = waiting.pop(0)
+                    self.send_response(200)
+                    kind = "text/event-stream" if body.startswith(b"data:") else "application/json"
+                    self.send_header("Content-Type", kind)
+                    self.send_header("Content-Length", str(len(body)))
+                    self.end_headers()
+                    self.wfile.write(body)
 
-            def log_message(self, *_: Any) -> None:
-                """Silent."""
+                def log_message(self, *_: Any) -> None:
+                    """Silent."""
 
-        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        server.asked = []  # type: ignore[attr-defined]
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        servers.append((server, thread))
-        return server
+            server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+            server.asked = []  # type: ignore[attr-defined]
+            stack.enter_context(answering(server))
+            return server
 
-    yield start
-    for server, thread in servers:
-        server.shutdown()
-        server.server_close()
-        thread.join(5)
+        yield start
 
 
 def streamed(deltas: list[list[Any]]) -> bytes:

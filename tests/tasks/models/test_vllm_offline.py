@@ -142,7 +142,6 @@ def vllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType
 
     monkeypatch.setattr(vllm_offline, "_loaded", None)
     yield vllm
-    vllm_offline._unload()
     for name in ("vllm", "vllm.sampling_params"):
         sys.modules.pop(name, None)
 
