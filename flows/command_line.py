@@ -78,13 +78,13 @@ def _interrupts() -> Iterator[threading.Event]:
     """A block in which the event is set once Ctrl-C was pressed; what it does otherwise stays."""
     pressed, before = threading.Event(), signal.getsignal(signal.SIGINT)
 
-    def hear(number: int, frame: FrameType | None) -> None:
+    def note(number: int, frame: FrameType | None) -> None:
         pressed.set()
         signal.default_int_handler(number, frame)
 
     ours = before is signal.default_int_handler and threading.current_thread() is threading.main_thread()
     if ours:
-        signal.signal(signal.SIGINT, hear)
+        signal.signal(signal.SIGINT, note)
     try:
         yield pressed
     finally:

@@ -1,4 +1,4 @@
-"""Stages of an arena: two models' answers go to a judge ("ask"), its verdicts become games ("play"), a
+"""Stages of an arena: two models' answers go to a judge ("ask"), its verdicts become games ("games"), a
 model's games its win rates ("score"), and all games of a prompt the models' strengths ("rate").
 
 A matchup is made of the artifacts of two models and knows nothing of a third: a model that is added plays its
@@ -54,8 +54,8 @@ def ask_matchup(
     yield from asked_rows(step.setup, matchups, replies_of(store, asked, replied))
 
 
-@artifact_task("play", GAMES)
-def play(
+@artifact_task("games", GAMES)
+def read_games(
     step: Step[PairSetup],
     requests: ArtifactRef,
     first: tuple[ArtifactRef, Answered],

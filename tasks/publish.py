@@ -91,7 +91,7 @@ AT_ONCE = Threshold("requests_of_one_pass", 4_096)
 as many processes as there are, so that their number decides nothing."""
 
 
-BESIDES: Final = ("ratings", "inspect")
+ALSO_IN_MANIFEST: Final = ("ratings", "inspect")
 """Keys of the manifest that results.json has, too: numbers that are of no pair."""
 
 
@@ -369,7 +369,7 @@ def _write_tables(publication: Publication, store: Store, folder: Path, results:
     write_results_table(folder / RESULTS_TABLE, results.to_batches(), run.run_id)
     write_items_table(folder / ITEMS_TABLE, _batches(store, publication.items), publication.facets)
     besides: dict[str, Any] = {
-        name: publication.manifest[name] for name in BESIDES if name in publication.manifest
+        name: publication.manifest[name] for name in ALSO_IN_MANIFEST if name in publication.manifest
     }
     write_results(folder / RESULTS_JSON, results.to_batches(), run, besides)
     counted = pc.is_in(results.column("metric"), pa.array(_counted_names(publication, store), pa.string()))

@@ -9,7 +9,7 @@ from prefect import Task
 from flows.graph.grid import GridResponses, sources_at
 from flows.graph.stage import Graph, Node, stage
 from flows.plan.steps import Cell, Matchup, PairPlan
-from tasks.arena import ask_matchup, play, rate_models
+from tasks.arena import ask_matchup, rate_models, read_games
 from tasks.ask import ask, ask_calibration, score_calibration
 from tasks.infer import infer
 from tasks.rows.parts import PairSetup
@@ -70,7 +70,7 @@ def exchanges(
         for matchup in arena.matchups(grid.cells):
             inputs = _matchup_sources(grid, predictions, matchup, pair.source)
             purpose = f" for {pair.source}{matchup.suffix}"
-            exchange = ScorerExchange(pair, ask_matchup, arena.play, purpose, inputs)
+            exchange = ScorerExchange(pair, ask_matchup, arena.games, purpose, inputs)
             by_requests[matchup, pair.source, str(pair.asks)] = exchange
     for pair in graph.plan.pairs():
         for cell in grid.cells if pair.asks is not None and pair.arena is None else ():
@@ -100,7 +100,7 @@ def _matchup_sources(
     return requests, tuple(first), tuple(second)
 
 
-@stage(computes=[play])
+@stage(computes=[read_games])
 def games(
     graph: Graph,
     grid: GridResponses,
@@ -112,10 +112,10 @@ def games(
     for pair, arena in graph.plan.arenas():
         for matchup in arena.matchups(grid.cells):
             exchange = exchanges.by_requests[matchup, pair.source, str(pair.asks)]
-            step = arena.play.at(matchup.suffix, prompt_template=matchup.place[0])
+            step = arena.games.at(matchup.suffix, prompt_template=matchup.place[0])
             sources = _matchup_sources(grid, predictions, matchup, pair.source)
             played[matchup, pair.source] = graph.submit(
-                play, step, *sources, exchange.requests, exchange.replies, pair=pair
+                read_games, step, *sources, exchange.requests, exchange.replies, pair=pair
             )
     return played
 

@@ -248,7 +248,7 @@ def _arena(shared: _ScoringOf, setup: PairSetup, metric: Metric) -> ArenaPlan:
         "opponents": metric.arguments["opponents"],
     }
     return ArenaPlan(
-        play=Step(name=f"play {source}", identity=identity, setup=setup),
+        games=Step(name=f"games {source}", identity=identity, setup=setup),
         rate=Step(
             name=f"rate {source}",
             identity=rated,

@@ -82,10 +82,10 @@ class Matchup:
 
 @dataclass(frozen=True)
 class ArenaPlan:
-    """The steps of an arena beside its scores: ``play`` reads a matchup's verdicts, ``rate`` makes strengths
+    """The steps of an arena beside its scores: ``games`` reads a matchup's verdicts, ``rate`` makes strengths
     of all games of a prompt. ``baseline`` is the one opponent of all others; None: all play all."""
 
-    play: Step[PairSetup]
+    games: Step[PairSetup]
     rate: Step[RateSetup]
     baseline: str | None
 

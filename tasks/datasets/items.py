@@ -307,14 +307,14 @@ def type_name(value: Any) -> str:
 DERIVED_ID_DIGITS = 16
 FAULTS: Final = 20
 """Mistakes of a dataset that one refusal lists, at most."""
-BESIDE: Final = 1000
+ITEMS_AFTER_FAULT: Final = 1000
 """Items behind a mistake that are kept, at most."""
 Cluster = str | Sequence[str] | None
 """Dotted path of the field whose equal values belong together, or of two that cross."""
 
 
 class FaultyRows(DatasetError):
-    """Rows that are no items. ``beside``: items read behind the first of them, BESIDE at most, in which
+    """Rows that are no items. ``beside``: items read behind the first of them, so many at most, in which
     other mistakes can be looked for."""
 
     def __init__(self, message: str, beside: Sequence[Item] = ()) -> None:
@@ -357,7 +357,7 @@ def open_dataset(config: DatasetConfig, base_dir: str | Path, cluster: Cluster =
         else:
             if not faults:
                 yield item
-            elif len(beside) < BESIDE:
+            elif len(beside) < ITEMS_AFTER_FAULT:
                 beside.append(item)
     if len(faults) == FAULTS:
         faults.append(f"{source}: these are the first {FAULTS} mistakes; there may be more")

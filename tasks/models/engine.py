@@ -331,7 +331,7 @@ class Engine:
                 outcome = AttemptOutcome(time.monotonic() - began)
                 raise
             outcome = AttemptOutcome(reply.seconds)
-            endpoint.pace.hear(reply.allowances, tokens)
+            endpoint.pace.update(reply.allowances, tokens)
             return reply
         finally:
             endpoint.pace.leave(tokens)

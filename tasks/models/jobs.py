@@ -264,7 +264,7 @@ class Exchange:
         goes, too."""
         if job.id is not None or job.fetched:
             return job
-        found = await self._patiently(lambda: self.found(job))
+        found = await self._with_retries(lambda: self.found(job))
         if found is None:
             self.batches.records.remove(job)
             return None
@@ -323,10 +323,10 @@ class Exchange:
         creation = Creation(self, job, sent)
         try:
             if batches.form.uploads:
-                uploaded = await self._patiently(lambda: batches.form.upload(self.http, sent))
+                uploaded = await self._with_retries(lambda: batches.form.upload(self.http, sent))
                 job, sent = records.keep(replace(job, file=uploaded)), replace(sent, file=uploaded)
                 creation = Creation(self, job, sent)
-            return records.keep(await self._patiently(creation.attempt))
+            return records.keep(await self._with_retries(creation.attempt))
         except RequestError as error:
             if not creation.unclear or isinstance(error, AccessDenied | NotServed | PermanentError):
                 records.remove(job)  # it was refused: there is none
@@ -341,7 +341,7 @@ class Exchange:
         id = await form.find(self.http, sought)
         return None if id is None else replace(job, id=id, guessed=not form.marks)
 
-    async def _patiently(self, attempt: Callable[[], Awaitable[T]]) -> T:
+    async def _with_retries(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """Tries until it works, as the config says of retries."""
         start, attempts = time.monotonic(), 0
         while True:

@@ -155,7 +155,7 @@ def _unpacked(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
 def _too_large(place: str) -> DatasetError:
     return DatasetError(
         f"{place}: is larger than {SAMPLE_BYTES >> 20:,} MiB unpacked, the most that is read of one sample; "
-        "write the log anew without it"
+        "write the log again without it"
     )
 
 

@@ -140,7 +140,7 @@ class Pace:
         with self._lock:
             self._count(-1.0, -tokens)
 
-    def hear(self, said: Sequence[Allowance], tokens: float) -> None:
+    def update(self, said: Sequence[Allowance], tokens: float) -> None:
         """Takes what came with the reply to a request of so many tokens that has not left. Who waits keeps
         the place in line."""
         if not said:

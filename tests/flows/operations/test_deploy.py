@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from datetime import datetime
 from importlib import import_module
@@ -13,6 +12,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 import yaml
+
+from tests.waiting import until
 
 CHECKOUT = Path(__file__).resolve().parents[3]
 PREFECT_YAML = yaml.safe_load((CHECKOUT / "prefect.yaml").read_text())
@@ -55,7 +56,7 @@ def test_a_deployed_cron_yields_scheduled_runs_in_its_time_zone(deployed: Any) -
         found[:] = deployed.ask("POST", "/flow_runs/filter", body)
         return len(found) >= 3
 
-    _until(scheduled, "the scheduler schedules nights")
+    until(scheduled, "the scheduler schedules nights")
     zone = ZoneInfo("Europe/Berlin")
     times = {
         datetime.fromisoformat(run["expected_start_time"]).astimezone(zone).strftime("%H:%M") for run in found
@@ -135,18 +136,11 @@ def test_a_run_that_fails_is_told_to_the_webhook_in_words(
     prefect.deploy()
     prefect.automations(webhook)
     with prefect.worker(), prefect.watch():
-        _until(lambda: (prefect.folder / "nightjar" / "watch.json").exists(), "the watch has looked")
+        until(lambda: (prefect.folder / "nightjar" / "watch.json").exists(), "the watch has looked")
         prefect.finished(prefect.trigger("evaluate/evaluate", form(path)))
-        _until(lambda: told, "the webhook is called")
+        until(lambda: told, "the webhook is called")
     assert len(told) == 1
     assert "ended Failed" in told[0]["text"]
     assert "fragile,number" in told[0]["text"]
     assert "/runs/flow-run/" in told[0]["url"]
     assert (told[0]["verdict"], told[0]["pairs"]) == (None, [])
-
-
-def _until(found: Callable[[], Any], what: str, patience: float = 180) -> None:
-    deadline = time.monotonic() + patience
-    while not found():
-        assert time.monotonic() < deadline, f"{what}: did not happen within {patience:.0f} s"
-        time.sleep(0.2)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.flows.test_stop_when_decided import benchmark, counting
+from tests.waiting import until
 
 
 @pytest.mark.services
@@ -57,7 +58,7 @@ def test_prefects_own_command_retries_a_run_of_a_deployment(
         assert prefect.finished(run)["state_type"] == "FAILED"
         (path.parent / "broken").unlink()
         prefect.command("flow-run", "retry", run)
-        _until(lambda: prefect.flow_run(run)["run_count"] >= 2, "the worker takes the run up again")
+        until(lambda: prefect.flow_run(run)["run_count"] >= 2, "the worker takes the run up again")
         done = prefect.finished(run)
     assert done["state_type"] == "COMPLETED", done["state"]
     assert endpoint.stats()["received"] == 6
@@ -72,7 +73,7 @@ def test_retry_after_a_worker_was_killed_asks_only_what_was_not_answered(
     server.deploy()
     with server.worker("first") as worker:
         run = server.trigger("evaluate/evaluate", form(path))
-        _until(lambda: endpoint.stats()["answered"] >= 24, "inference is in its middle")
+        until(lambda: endpoint.stats()["answered"] >= 24, "inference is in its middle")
         worker.power_off()
     answered = endpoint.stats()["answered"]
     assert answered < 120
@@ -81,7 +82,7 @@ def test_retry_after_a_worker_was_killed_asks_only_what_was_not_answered(
     server.ask("POST", f"/flow_runs/{run}/set_state", {"state": crashed, "force": True})
     server.retry(run)
     with server.worker("second"):
-        _until(lambda: server.flow_run(run)["run_count"] >= 2, "the second worker takes the run up")
+        until(lambda: server.flow_run(run)["run_count"] >= 2, "the second worker takes the run up")
         done = server.finished(run)
     assert done["state_type"] == "COMPLETED", done["state"]
     stats = endpoint.stats()
@@ -104,23 +105,16 @@ def test_a_killed_flow_process_is_marked_crashed_by_its_worker_and_can_be_retrie
     server.deploy()
     with server.worker() as worker:
         run = server.trigger("evaluate/evaluate", form(path))
-        _until(lambda: endpoint.stats()["answered"] >= 16, "inference is in its middle")
+        until(lambda: endpoint.stats()["answered"] >= 16, "inference is in its middle")
         for pid in descendants(worker.running.pid):
             os.kill(pid, signal.SIGKILL)
         assert server.finished(run)["state_type"] == "CRASHED"
         server.retry(run)
-        _until(lambda: server.flow_run(run)["run_count"] >= 2, "the worker takes the run up again")
+        until(lambda: server.flow_run(run)["run_count"] >= 2, "the worker takes the run up again")
         done = server.finished(run)
     assert done["state_type"] == "COMPLETED", done["state"]
     assert endpoint.stats()["distinct"] == 80
     assert endpoint.stats()["asked_again"] <= 8
-
-
-def _until(found: Callable[[], Any], what: str, patience: float = 120) -> None:
-    deadline = time.monotonic() + patience
-    while not found():
-        assert time.monotonic() < deadline, f"{what}: did not happen within {patience:.0f} s"
-        time.sleep(0.1)
 
 
 @pytest.mark.services
@@ -154,7 +148,7 @@ def test_a_night_that_stopped_is_retried_against_its_own_rolling_baseline_asks_n
             nights.append(ended(night))
         before = sum(asked.values())
         prefect.retry(runs[1])
-        _until(lambda: prefect.flow_run(runs[1])["run_count"] >= 2, "the worker takes the run up again")
+        until(lambda: prefect.flow_run(runs[1])["run_count"] >= 2, "the worker takes the run up again")
         nights.append(ended(1))
         assert sum(asked.values()) == before
     assert [run["state_type"] for run, _ in nights] == ["COMPLETED", "FAILED", "COMPLETED", "FAILED"]

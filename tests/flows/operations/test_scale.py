@@ -16,6 +16,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from tests.waiting import until
+
 CHECKOUT = Path(__file__).resolve().parents[3]
 PAIRS = 8
 
@@ -100,7 +102,7 @@ def s3(tmp_path: Path) -> Iterator[dict[str, str]]:
             [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)], stdout=log, stderr=log
         )
     try:
-        _until(lambda: _listens(port) and _bucket(env), "the S3 server answers")
+        until(lambda: _listens(port) and _bucket(env), "the S3 server answers")
         yield env
     finally:
         process.kill()
@@ -160,7 +162,7 @@ def test_what_a_dask_worker_spent_before_it_was_killed_is_counted(
         target=lambda: found.update(evaluate(prefect, path, *there, "--task-runner", f"dask:{dask}"))
     )
     running.start()
-    _until(lambda: endpoint.stats()["answered"] >= 40 + 16, "inference is in its middle")
+    until(lambda: endpoint.stats()["answered"] >= 40 + 16, "inference is in its middle")
     os.kill(until(lambda: _asking(prefect.folder), "a worker asks"), signal.SIGKILL)
     running.join(300)
     assert 80 <= endpoint.stats()["received"] <= 80 + 2  # what was in flight is asked again
@@ -244,7 +246,7 @@ def test_a_run_survives_a_server_that_is_away_for_half_a_minute(
         target=lambda: found.update(evaluate(prefect, path, "--output", str(tmp_path / "out")))
     )
     running.start()
-    _until(lambda: endpoint.stats()["answered"] >= 8, "inference is in its middle")
+    until(lambda: endpoint.stats()["answered"] >= 8, "inference is in its middle")
     prefect.process.send(signal.SIGSTOP)
     time.sleep(15)
     prefect.process.send(signal.SIGKILL)
@@ -288,7 +290,7 @@ def test_places_of_a_limit_survive_a_restart_of_the_server_and_their_next_renewa
 
     with prefect.worker():
         run = prefect.trigger("evaluate/evaluate", form(path))
-        _until(lambda: endpoint.stats()["answered"] >= 3, "inference is in its middle")
+        until(lambda: endpoint.stats()["answered"] >= 3, "inference is in its middle")
         held, since = taken(), time.monotonic()
         prefect.stop()
         prefect.start()
@@ -297,16 +299,9 @@ def test_places_of_a_limit_survive_a_restart_of_the_server_and_their_next_renewa
         time.sleep(max(0.0, 108 - (time.monotonic() - since)))
         assert taken() == 3
         assert prefect.finished(run)["state_type"] == "COMPLETED"
-        _until(lambda: taken() == 0, "the places come free")
+        until(lambda: taken() == 0, "the places come free")
     assert endpoint.stats()["peak"] <= 4
     assert "renewal failed" not in (prefect.folder / "worker.log").read_text()
-
-
-def _until(found: Callable[[], Any], what: str, patience: float = 120) -> None:
-    deadline = time.monotonic() + patience
-    while not found():
-        assert time.monotonic() < deadline, f"{what}: did not happen within {patience:.0f} s"
-        time.sleep(0.1)
 
 
 def _free_port() -> int:

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from tests.waiting import until
+
 pytestmark = pytest.mark.nights
 
 
@@ -17,11 +19,11 @@ def test_a_night_that_never_starts_and_a_worker_that_is_gone_are_told_once_each(
 ) -> None:
     prefect.deploy()
     with prefect.worker():
-        _until(lambda: prefect.ask("GET", "/work_pools/local")["status"] == "READY", "the pool is ready")
+        until(lambda: prefect.ask("GET", "/work_pools/local")["status"] == "READY", "the pool is ready")
     prefect.automations(webhook)
     prefect.trigger("suite/nightly", {})
     with prefect.watch(late="10s", worker="10s", missed="40s"):
-        _until(lambda: len(told) >= 3, "late run, lost worker and missed night are told")
+        until(lambda: len(told) >= 3, "late run, lost worker and missed night are told")
         time.sleep(30)  # another one would come now
     words = {
         "has not started": "/runs/flow-run/",
@@ -49,19 +51,19 @@ def test_a_run_whose_machine_is_gone_is_crashed_by_itself_is_told_and_can_be_ret
     prefect.automations(webhook)
     with prefect.worker("first") as worker:
         run = prefect.trigger("evaluate/evaluate", form(path))
-        _until(lambda: endpoint.stats()["answered"] >= 24, "inference is in its middle")
+        until(lambda: endpoint.stats()["answered"] >= 24, "inference is in its middle")
         worker.power_off()
     answered = endpoint.stats()["answered"]
     with prefect.watch(process="60s"):
         crashed = prefect.finished(run)
-        _until(lambda: told, "the webhook is called")
+        until(lambda: told, "the webhook is called")
     assert (crashed["state_type"], crashed["state_name"]) == ("CRASHED", "Crashed")
     assert "no heartbeat for 60s" in crashed["state"]["message"]
     assert "its process is gone" in told[0]["text"]
     assert run in told[0]["url"]
     prefect.retry(run)
     with prefect.worker("second"):
-        _until(lambda: prefect.flow_run(run)["run_count"] >= 2, "the second worker takes the run up")
+        until(lambda: prefect.flow_run(run)["run_count"] >= 2, "the second worker takes the run up")
         assert prefect.finished(run)["state_type"] == "COMPLETED"
     assert endpoint.stats()["distinct"] == 120
     assert prefect.manifest(run)["requests"]["cached"] >= answered - 8
@@ -114,10 +116,3 @@ def _answer(folder: Path, wrong: int) -> None:
         for n in range(ITEMS)
     )
     (folder / "said.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-
-
-def _until(found: Callable[[], Any], what: str, patience: float = 180) -> None:
-    deadline = time.monotonic() + patience
-    while not found():
-        assert time.monotonic() < deadline, f"{what}: did not happen within {patience:.0f} s"
-        time.sleep(0.2)

@@ -79,7 +79,7 @@ class Clock:
 def test_nobody_waits_while_enough_is_left():
     pace = Pace(Clock())
     assert pace.join(0) == 0.0
-    pace.hear([Allowance("requests", 5, 2.0, 10.0)], 0)
+    pace.update([Allowance("requests", 5, 2.0, 10.0)], 0)
     pace.leave(0)
     assert [pace.join(0) for _ in range(5)] == [0.0] * 5
 
@@ -88,7 +88,7 @@ def test_requests_go_as_fast_as_units_come_back():
     clock = Clock()
     pace = Pace(clock)
     pace.join(0)
-    pace.hear([Allowance("requests", 1, 2.0, 10.0)], 0)
+    pace.update([Allowance("requests", 1, 2.0, 10.0)], 0)
     pace.leave(0)
     assert [pace.join(0) for _ in range(4)] == [0.0, 2.0, 4.0, 6.0]
     clock.now += 7.0
@@ -99,7 +99,7 @@ def test_who_waits_or_is_on_the_way_keeps_the_place_when_another_reply_comes():
     pace = Pace(Clock())
     for _ in range(3):
         pace.join(0)
-    pace.hear([Allowance("requests", 0, 2.0, 10.0)], 0)
+    pace.update([Allowance("requests", 0, 2.0, 10.0)], 0)
     pace.leave(0)
     assert pace.join(0) == 6.0
 
@@ -107,10 +107,10 @@ def test_who_waits_or_is_on_the_way_keeps_the_place_when_another_reply_comes():
 def test_a_request_that_is_answered_takes_no_tokens_any_more():
     pace = Pace(Clock())
     pace.join(0)
-    pace.hear([Allowance("tokens", 100, 0.01, 10.0)], 0)
+    pace.update([Allowance("tokens", 100, 0.01, 10.0)], 0)
     pace.leave(0)
     assert pace.join(100) == 0.0
-    pace.hear([Allowance("tokens", 100, 0.01, 10.0)], 100)
+    pace.update([Allowance("tokens", 100, 0.01, 10.0)], 100)
     pace.leave(100)
     assert pace.join(100) == 0.0
 
@@ -119,7 +119,7 @@ def test_tokens_are_waited_for_too_and_nobody_waits_longer_than_a_minute():
     pace = Pace(Clock())
     assert not pace.counts_tokens
     pace.join(0)
-    pace.hear([Allowance("tokens", 100, 0.01, 10.0)], 0)
+    pace.update([Allowance("tokens", 100, 0.01, 10.0)], 0)
     pace.leave(0)
     assert pace.counts_tokens
     assert pace.join(100) == 0.0

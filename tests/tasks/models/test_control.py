@@ -6,13 +6,7 @@ import time
 import pytest
 
 from tasks.models.control import Interrupted, RunControl, control_of, controlled
-
-
-def _until(found, what):
-    deadline = time.monotonic() + 60
-    while not found():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
+from tests.waiting import until
 
 
 def test_a_stopped_run_asks_no_more_and_keeps_what_was_answered(bench, served, endpoint, problems):
@@ -29,7 +23,7 @@ def test_a_stopped_run_asks_no_more_and_keeps_what_was_answered(bench, served, e
     with controlled("night") as control:
         thread = threading.Thread(target=ask)
         thread.start()
-        _until(lambda: serving.stats()["answered"] >= 8, "inference is in its middle")
+        until(lambda: serving.stats()["answered"] >= 8, "inference is in its middle")
         control.stop("cancelled", "the run was cancelled")
         thread.join(30)
     assert raised == ["the run was cancelled; finished responses are kept, run again to go on"]
@@ -50,7 +44,7 @@ def test_a_paused_run_sends_nothing_new_and_goes_on_when_resumed(bench, served, 
             target=lambda: outcomes.append(bench.ask(model, problems(60), run_id="night"))
         )
         thread.start()
-        _until(lambda: serving.stats()["answered"] >= 8, "inference is in its middle")
+        until(lambda: serving.stats()["answered"] >= 8, "inference is in its middle")
         control.pause()
         time.sleep(1.0)  # what was in flight has ended
         received = serving.stats()["received"]

@@ -22,6 +22,7 @@ from tasks.models.providers.provider import provider_of
 from tasks.models.records import KeptAnswer
 from tasks.models.respond import Inference
 from tasks.store.storage import Store, StoreError
+from tests.waiting import until
 
 ROOT = Path(__file__).parents[3]
 WINDOW = 16
@@ -326,7 +327,8 @@ def test_what_another_worker_answered_and_could_not_store_is_not_asked_for_again
         keys = [request.key for rows in inference.expanded(requests) for row in rows for request in row]
         with claim_keys(inference.kept, keys):
             second = pool.submit(bench.ask, model, requests)
-            wait_for(lambda: len(list((bench.folder / "store" / "claims").rglob("*.json"))) == 2)
+            claims = bench.folder / "store" / "claims"
+            until(lambda: len(list(claims.rglob("*.json"))) == 2, "both have claimed")
             journal = Journal(options.journal_dir / inference.kept.identity[:32])
             for key in keys:
                 journal.append(KeptAnswer(key, "ok", response="kept", arrived=time.time()))
@@ -334,10 +336,3 @@ def test_what_another_worker_answered_and_could_not_store_is_not_asked_for_again
         outcome = second.result(60)
     assert outcome.column("response") == ["kept"] * 3
     assert (serving.stats()["received"], outcome.tally.sent, outcome.tally.cached) == (0, 0, 3)
-
-
-def wait_for(found) -> None:
-    deadline = time.monotonic() + 60
-    while not found():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)

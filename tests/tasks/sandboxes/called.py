@@ -15,7 +15,7 @@ def matching(pattern: str) -> Callable[[str], bool]:
     return lambda text: compiled.search(text) is not None
 
 
-def doing(what: str) -> Callable[[Any], Any]:
+def chosen(what: str) -> Callable[[Any], Any]:
     def call(item: Any) -> Any:
         match what, item:
             case "memory", "big":

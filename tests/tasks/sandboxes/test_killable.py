@@ -36,7 +36,7 @@ def test_what_runs_away_is_given_up_and_the_items_around_it_have_their_values() 
     ],
 )
 def test_whatever_an_item_does_to_the_process_costs_that_item(what: str, item: str, reason: str) -> None:
-    with KillableProcess("called:doing", [what], 0.1) as process:
+    with KillableProcess("called:chosen", [what], 0.1) as process:
         first, lost, last = process.map(["a", item, "b"])
     assert (first, last) == ("a", "b")
     assert isinstance(lost, ItemTimeout)
@@ -44,19 +44,19 @@ def test_whatever_an_item_does_to_the_process_costs_that_item(what: str, item: s
 
 
 def test_an_exception_is_the_callers_and_the_next_call_works() -> None:
-    with KillableProcess("called:doing", ["raise"], 5.0) as process:
+    with KillableProcess("called:chosen", ["raise"], 5.0) as process:
         with pytest.raises(ConfigError, match="item 'bad' is bad"):
             process.map(["a", "bad", "b"])
         assert process.map(["c"]) == ["c"]
 
 
 def test_a_value_that_cannot_be_sent_is_an_error() -> None:
-    with KillableProcess("called:doing", ["unpicklable"], 5.0) as process, pytest.raises(RuntimeError):
+    with KillableProcess("called:chosen", ["unpicklable"], 5.0) as process, pytest.raises(RuntimeError):
         process.map(["a"])
 
 
 def test_what_is_printed_is_no_reply() -> None:
-    with KillableProcess("called:doing", ["print"], 5.0) as process:
+    with KillableProcess("called:chosen", ["print"], 5.0) as process:
         assert process.map(["a", "b"]) == ["a", "b"]
 
 
@@ -78,7 +78,7 @@ def test_a_process_starts_with_the_first_item_and_ends_with_the_block() -> None:
 
 def test_large_items_do_not_stand_in_each_others_way() -> None:
     texts = ["x" * 300_000 + str(number) for number in range(20)]
-    with KillableProcess("called:doing", ["echo"], 5.0) as process:
+    with KillableProcess("called:chosen", ["echo"], 5.0) as process:
         assert process.map(texts) == texts
 
 
