@@ -108,6 +108,7 @@ _.word_len
 _.every_eval_ever  # names of entries of publish:, by getattr
 _.mlflow
 _.wandb
+_.hub
 _.otel
 
 # OpenTelemetry's SDK asks for them

@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_serializer, model_valid
 
 from metrics.errors import nearest
 from tasks.publishers.every_eval_ever import EveryEvalEver
+from tasks.publishers.hub import Hub
 from tasks.publishers.mlflow import MLflow
 from tasks.publishers.otel import OTel
 from tasks.publishers.publisher import Publisher
@@ -29,6 +30,9 @@ class PublishConfig(BaseModel):
     )
     wandb: WandB | None = Field(
         default=None, description="Weights & Biases: one of its runs for each model (extra wandb)"
+    )
+    hub: Hub | None = Field(
+        default=None, description="The hub's evaluation results, in a model's repository (extra hub)"
     )
     otel: OTel | None = Field(
         default=None, description="OpenTelemetry: requests and programs as spans of a trace (extra otel)"

@@ -100,6 +100,15 @@ def is_finite(value: Any) -> bool:
     return isinstance(value, int | float) and math.isfinite(value)
 
 
+_ORIGIN: Final = ("model_name", "prompt_template")
+"""Facets that say where a number is from, and not of which items it is."""
+
+
+def is_overall(row: Mapping[str, Any]) -> bool:
+    """Whether a row is about all items, and not about those of one value of a facet or a label."""
+    return row["label"] is None and set(json.loads(row["facets"])) <= set(_ORIGIN)
+
+
 def number_name(row: Mapping[str, Any]) -> tuple[str, ...]:
     """What tells a model's number from its others, part by part. An unnamed prompt and a mean over repeats go
     without saying."""
@@ -110,11 +119,7 @@ def number_name(row: Mapping[str, Any]) -> tuple[str, ...]:
         row["filter"],
         *([row["reduction"]] if row["reduction"] != "mean" else []),
         *filter(None, (row["label"],)),
-        *(
-            f"{name}:{value}"
-            for name, value in facets.items()
-            if name not in ("model_name", "prompt_template")
-        ),
+        *(f"{name}:{value}" for name, value in facets.items() if name not in _ORIGIN),
     )
 
 

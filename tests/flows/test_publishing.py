@@ -134,6 +134,7 @@ def test_an_entry_that_names_no_destination_is_refused(
 
 
 KEYS: dict[str, dict[str, str]] = {
+    "hub": {"repo": "lab/model", "dataset": "lab/sums"},
     "otel": {"endpoint": "http://127.0.0.1:9"},
     "wandb": {"project": "nights"},
 }

@@ -15,6 +15,7 @@ from tasks.publishers.mlflow import QUIET
 from tests.flows.operations.conftest import until
 from tests.flows.test_export_inspect import logs_of
 from tests.flows.test_publishing import documents
+from tests.flows.test_publishing_hub import standing_in
 from tests.flows.test_publishing_mlflow import runs_of
 from tests.flows.test_publishing_otel import collecting
 from tests.flows.test_publishing_wandb import kept
@@ -33,17 +34,25 @@ def test_every_destination_that_was_away_has_its_numbers_after_a_retry(
 
     for name, value in QUIET.items():
         monkeypatch.setenv(name, value)
+    monkeypatch.setenv("HUB_TOKEN", "hf_of_ours")
+    monkeypatch.setenv("WANDB_CACHE_DIR", str(tmp_path / "wandb-cache"))
     endpoint, path, output = demo(), benchmark_file(6, "http://127.0.0.1:9"), tmp_path / "output"
     database, ready = tmp_path / "tracking", tmp_path / "ready"
     ready.mkdir()
     client = MlflowClient(tracking_uri=f"sqlite:///{ready / 'kept.db'}")
     client.create_experiment("sums & more", artifact_location=(tmp_path / "artifacts").as_uri())
     client._tracking_client.store.engine.dispose()
-    with collecting() as collector:
+    with collecting() as collector, standing_in() as hub:
         destinations = {
             "every_eval_ever": {},
             "mlflow": {"tracking_uri": f"sqlite:///{database / 'kept.db'}", "experiment": "sums & more"},
             "wandb": {"project": "nights", "mode": "offline"},
+            "hub": {
+                "repo": "lab/demo",
+                "dataset": "lab/sums",
+                "endpoint": hub.address,
+                "token_env": "HUB_TOKEN",
+            },
             "otel": {"endpoint": collector.address},
         }
         assert set(destinations) == set(PublishConfig.model_fields)
@@ -59,7 +68,7 @@ def test_every_destination_that_was_away_has_its_numbers_after_a_retry(
         in_the_way = [output / "every_eval_ever", output / "wandb", output / "inspect", database]
         for blocked in in_the_way:
             blocked.write_text("in the way")
-        collector.status = 400
+        collector.status, hub.away = 400, True
 
         prefect.deploy()
         steps = [f"publish to {name}" for name in destinations] + [
@@ -76,7 +85,7 @@ def test_every_destination_that_was_away_has_its_numbers_after_a_retry(
             for blocked in in_the_way:
                 blocked.unlink()
             shutil.copytree(ready, database)
-            collector.status = 200
+            collector.status, hub.away = 200, False
             prefect.retry(run)
             until(lambda: prefect.flow_run(run)["run_count"] >= 2, "the worker takes the run up again")
             time.sleep(1)
@@ -94,6 +103,7 @@ def test_every_destination_that_was_away_has_its_numbers_after_a_retry(
             "evaluate sums"
         ]
         assert list(kept(output)) == ["demo"]
+        assert [one.commits for one in hub.repositories.values()] == [1]
         assert list(logs_of(output)) == ["demo"]
 
 
