@@ -22,6 +22,7 @@ MADE_UP = {
     "site/index.html",
     "utils.py",
     "site/",
+    ".eval_results/",
     "records/",
     "results/",
     "results/index.html",

@@ -11,7 +11,7 @@ import pytest
 from scorers.config import FilterConfig
 from scorers.filters import FilterPipeline
 from tasks.models.config import ModelConfig, SampleParams
-from tasks.models.providers import replay
+from tasks.models.providers import recorded_content
 from tasks.models.providers.provider import provider_of
 from tasks.models.records import InferenceOptions
 from tasks.reporting import exports
@@ -149,6 +149,6 @@ def test_recorded_rows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         ]
 
     found = replayed()
-    monkeypatch.setattr(replay, "PLAIN_FIELDS", frozenset())
+    monkeypatch.setattr(recorded_content, "PLAIN_FIELDS", frozenset())
     assert found == replayed()
     assert [row["status"] for row in found] == ["ok", "ok", "infra_error", "ok"]
