@@ -543,12 +543,16 @@ def benchmark_config(run: RunInfo) -> dict[str, Any]:
 
 
 def run_config(run: RunInfo) -> dict[str, Any]:
-    """What the harness calls ``config``: the models and how they were asked."""
+    """What the harness calls ``config``: the models and how they were asked.
+
+    A run that its gate ended early had no limit for that: ``stopped`` says it.
+    """
+    wanted = run.n_used if run.stopped is None else int(run.stopped["of_items"])
     return {
         "model": ",".join(run.models),
         "model_args": run.config.get("models", []),
         "prompt_templates": list(run.prompts),
-        "limit": run.n_used if run.n_used < run.n_items else None,
+        "limit": wanted if wanted < run.n_items else None,
         "bootstrap_iters": dict(run.config.get("statistics") or {}).get("bootstrap_iters"),
         "gen_kwargs": run.config.get("sample_params"),
     }

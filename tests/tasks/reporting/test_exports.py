@@ -2,6 +2,7 @@ import hashlib
 import json
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -220,6 +221,15 @@ def test_results_json_has_the_harness_s_shape(tmp_path: Path) -> None:
     assert document["configs"]["demo"]["target"] == "{{answer}}"
     assert (document["config"]["model"], document["config"]["limit"], document["date"]) == ("qwen", 2, 1.5e9)
     assert document["higher_is_better"]["demo"]["exact_match:exact_match"] is True
+
+
+@pytest.mark.parametrize(("of_items", "limit"), [(40, None), (8, 8)], ids=["without", "within a limit"])
+def test_what_a_gate_ended_early_is_no_limit(tmp_path: Path, of_items: int, limit: int | None) -> None:
+    path, stopped = tmp_path / "results.json", {"asked_items": 2, "of_items": of_items, "why": "decided"}
+    write_results(path, pair_results(identity("mean"), [judged_part()], []), replace(run(), stopped=stopped))
+
+    document = json.loads(path.read_text(encoding="utf-8"))
+    assert (document["config"]["limit"], document["stopped"]) == (limit, stopped)
 
 
 def plain_results(*rows: Mapping[str, Any]) -> list[pa.RecordBatch]:
