@@ -12,6 +12,9 @@ failed one is NotReady, as among threads.
 **Flows that find a server.** A flow that is called where no server is named makes Prefect start a temporary
 one for the call, which a loaded machine gives up waiting for. Here it enters a block first.
 
+**The form of a flow's parameters** is made when it is asked for. Prefect makes it where a flow is defined,
+which takes a quarter of a second for an evaluation's config, and only a deployment shows it.
+
 **Storage of result records** that is called from threads and loops, and **settings** that hold in threads
 which Prefect starts for itself.
 """
@@ -19,6 +22,9 @@ which Prefect starts for itself.
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from copy import copy
+from functools import update_wrapper
+from types import FunctionType
 from typing import Any, ParamSpec, TypeVar
 
 import prefect.context
@@ -32,6 +38,7 @@ from prefect.results import ResultRecord  # type: ignore[attr-defined]
 from prefect.settings import PREFECT_API_URL
 from prefect.states import Completed, Pending
 from prefect.task_runners import ProcessPoolTaskRunner, TaskRunner, ThreadPoolTaskRunner
+from prefect.utilities.callables import ParameterSchema, parameter_schema
 
 from tasks.processes.workers import import_stages
 
@@ -45,6 +52,19 @@ class ServedFlow(Flow[P, R]):
     block: Callable[[], AbstractContextManager[Any]]
     prepare: Callable[[], object]
     """What may take long before the block: it is called in a thread, so that a notebook's loop goes on."""
+
+    def __init__(self, function: Callable[P, R], **options: Any) -> None:
+        super().__init__(_unannotated(function), **options)
+        self._runs(function)
+
+    @property
+    def parameters(self) -> ParameterSchema:
+        """The form of what the flow takes."""
+        return parameter_schema(self.fn)
+
+    @parameters.setter
+    def parameters(self, _of_unannotated: ParameterSchema) -> None:
+        """Prefect's own, of a function that says no types, is not kept."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """As Prefect's."""
@@ -63,10 +83,31 @@ class ServedFlow(Flow[P, R]):
 
     def with_options(self, *args: Any, **kwargs: Any) -> Any:
         """As Prefect's, which makes a plain flow."""
-        made = super().with_options(*args, **kwargs)
+        bare = copy(self)
+        bare.fn = _unannotated(self.fn)
+        made = Flow.with_options(bare, *args, **kwargs)
         served = type(self).__new__(type(self))
         vars(served).update(vars(made), block=self.block, prepare=self.prepare)
+        served._runs(self.fn)
         return served
+
+    def _runs(self, function: Callable[P, R]) -> None:
+        self.fn = function
+        update_wrapper(self, function)
+
+
+def _unannotated(function: Any) -> Callable[..., Any]:
+    """The function without its types, of which Prefect would make a form at once."""
+    bare = FunctionType(
+        function.__code__,
+        function.__globals__,
+        function.__name__,
+        function.__defaults__,
+        function.__closure__,
+    )
+    bare.__kwdefaults__, bare.__doc__ = function.__kwdefaults__, function.__doc__
+    bare.__module__, bare.__qualname__ = function.__module__, function.__qualname__
+    return bare
 
 
 def served_flow(

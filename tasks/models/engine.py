@@ -37,7 +37,6 @@ from tasks.models.errors import (
     TransientError,
     shortened,
 )
-from tasks.models.http import Wire
 from tasks.models.limits.allowances import Pace
 from tasks.models.limits.limiters import AttemptOutcome, ConcurrencyLimiter, RateLimiter
 from tasks.models.limits.spending import NOTHING, Spending, Used
@@ -51,6 +50,7 @@ from tasks.models.records import (
     RequestTally,
     Transport,
 )
+from tasks.models.wire import Wire
 
 DEAD_FAILURES = 8
 """An endpoint is dead when so many attempts in a row failed and one request's retries are used up."""

@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import pyarrow as pa
 
@@ -37,13 +37,15 @@ from tasks.models.errors import (
     RequestError,
     TransientError,
 )
-from tasks.models.http import HttpTransport
 from tasks.models.limits.spending import Used, cost_of
 from tasks.models.providers.provider import AskedProvider, provider_of
 from tasks.models.records import Call, InferenceOptions, Lookup, Request
 from tasks.models.respond import Inference
 from tasks.store.claims import claim
 from tasks.store.home import private_folder
+
+if TYPE_CHECKING:
+    from tasks.models.http import HttpTransport
 
 CANCEL_SECONDS: Final = 900.0
 """How long a job may take to end after it was cancelled; OpenAI says ten minutes. So long after the time to
@@ -255,7 +257,7 @@ class Exchange:
 
     batches: Batches
     connection: Connection
-    http: HttpTransport
+    http: "HttpTransport"
     draw: random.Random = field(default_factory=random.Random)
     left_out: str | None = None
 

@@ -37,7 +37,6 @@ from tasks.models.config import ModelConfig
 from tasks.models.connection import open_connection
 from tasks.models.control import check_interrupted, control_of
 from tasks.models.engine import Engine, InferenceState
-from tasks.models.http import Wire
 from tasks.models.identity import RequestExpansion
 from tasks.models.limits.limiters import ConcurrencyLimiter
 from tasks.models.limits.spending import spending_of
@@ -53,6 +52,7 @@ from tasks.models.records import (
     RequestFailure,
     RequestTally,
 )
+from tasks.models.wire import Wire
 from tasks.processes.garbage import collect_rarely
 from tasks.store.home import private_folder
 from tasks.store.thresholds import Threshold

@@ -18,7 +18,7 @@ from tasks.store.keys import digest
 from tasks.store.storage import Store
 
 if TYPE_CHECKING:
-    from tasks.models.http import ModelListing
+    from tasks.models.wire import ModelListing
 
 FACTS: Final = (
     "root", "parent", "owned_by", "version", "revision", "sha", "model_sha", "model_dtype", "dtype",
@@ -38,7 +38,7 @@ Statement = Mapping[str, str]
 def statement(model: str, listing: "ModelListing") -> Statement:
     """What the endpoint says of itself and of the model.
 
-    >>> from tasks.models.http import ModelListing
+    >>> from tasks.models.wire import ModelListing
     >>> statement("m", ModelListing({"m": {"created": 9, "max_model_len": 4096}}, {"Server": "vllm"}))
     {'listed': 'yes', 'max_model_len': '4096', 'header server': 'vllm'}
     """

@@ -46,3 +46,21 @@ def test_prefect_and_other_slow_libraries_are_imported_only_when_needed(
     module: str, loaded: dict[str, list[str]]
 ) -> None:
     assert loaded[module] == []
+
+
+ONLY_PREFECT = """
+import json, sys
+from prefect import flow, task
+before = set(sys.modules)
+import flows.eval.session
+print(json.dumps(sorted(set(sys.modules) - before)))
+"""
+
+
+def test_an_evaluation_begins_without_the_libraries_of_clients_and_metrics() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", ONLY_PREFECT], cwd=PROJECT, capture_output=True, text=True, check=True
+    )
+    loaded = set(json.loads(done.stdout))
+    assert "flows.eval.flow" in loaded
+    assert [name for name in SLOW if name in loaded] == []

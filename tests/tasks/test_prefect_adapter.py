@@ -5,8 +5,9 @@ import ast
 import inspect
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -19,6 +20,7 @@ from prefect.futures import PrefectConcurrentFuture
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Completed, Failed
 from prefect.task_runners import ProcessPoolTaskRunner, ThreadPoolTaskRunner
+from prefect.utilities.callables import ParameterSchema
 
 from tasks import prefect_adapter
 from tasks.prefect_adapter import (
@@ -29,6 +31,7 @@ from tasks.prefect_adapter import (
     ProcessFuture,
     RecordStorage,
     recorded_result,
+    served_flow,
     settings_of_all_threads,
 )
 
@@ -235,3 +238,34 @@ def test_nothing_else_is_made_of_prefects_classes() -> None:
         if (names := list(_bases_of_prefect(file)))
     }
     assert list(found) == ["tasks/prefect_adapter.py"], found
+
+
+def test_the_form_of_parameters_is_that_of_the_function_and_made_when_it_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[object] = []
+    theirs = prefect_adapter.parameter_schema
+
+    def counted(function: Callable[..., object]) -> ParameterSchema:
+        made.append(function)
+        return theirs(function)
+
+    monkeypatch.setattr(prefect_adapter, "parameter_schema", counted)
+
+    def add(first: int, second: int = 2) -> int:
+        """Adds.
+
+        Args:
+            first: the one
+        """
+        return first + second
+
+    flow = served_flow(nullcontext, lambda: None, name="add", retries=1)(add)
+    other = flow.with_options(retries=3)
+    assert made == []
+    assert [each.retries for each in (flow, other)] == [1, 3]
+    for each in (flow, other):
+        assert each.fn is add
+        assert each.parameters == theirs(add) == theirs(each), "a deployment asks for that of the flow"
+        assert each.validate_parameters({"first": "1"}) == {"first": 1, "second": 2}
+    assert flow.parameters.properties["first"]["type"] == "integer"

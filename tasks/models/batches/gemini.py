@@ -19,8 +19,9 @@ from tasks.models.batches.form import (
     listed,
 )
 from tasks.models.errors import MalformedBody
-from tasks.models.http import HttpTransport, json_object
+from tasks.models.http import HttpTransport
 from tasks.models.records import Call
+from tasks.models.wire import json_object
 
 JSON_LINES: Final = "application/jsonl"
 ENDED: Final = ("SUCCEEDED", "CANCELLED", "EXPIRED")

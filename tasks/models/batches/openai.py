@@ -114,7 +114,7 @@ def openai_line(id: str, call: Call) -> bytes:
 
 def openai_row(line: bytes) -> Row:
     """What a line of a file of results says; raises MalformedBody."""
-    from tasks.models.http import json_object
+    from tasks.models.wire import json_object
 
     row = json_object(line, "a row of the batch")
     name, reply = str(row.get("custom_id")), row.get("response")

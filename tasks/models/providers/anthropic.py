@@ -25,7 +25,6 @@ from tasks.models.errors import (
     RequestError,
 )
 from tasks.models.extra import with_extra, with_own
-from tasks.models.http import ModelListing, Wire, body_error, json_object, status_error
 from tasks.models.providers.native import (
     Chat,
     NativeCodec,
@@ -44,6 +43,7 @@ from tasks.models.providers.openai.generation import ParsedChoice, thought_token
 from tasks.models.providers.provider import ServedModel
 from tasks.models.records import Answer, Request, text_or_none, usage_of
 from tasks.models.registry import provider
+from tasks.models.wire import ModelListing, Wire, body_error, json_object, status_error
 
 SIGNED: Final = ("thinking", "redacted_thinking")
 """Types of the blocks that are sent back as they came: the API checks that the last turn's are there."""

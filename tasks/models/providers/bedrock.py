@@ -31,7 +31,7 @@ from tasks.models.errors import (
     shortened,
 )
 from tasks.models.extra import PLACE, with_extra, with_own
-from tasks.models.http import HttpTransport, ModelListing, Wire, json_object, status_error
+from tasks.models.http import HttpTransport
 from tasks.models.providers.native import (
     Chat,
     NativeCodec,
@@ -51,6 +51,7 @@ from tasks.models.providers.provider import PROBE_SECONDS, ServedModel
 from tasks.models.records import Answer, Request, text_or_none, usage_of
 from tasks.models.registry import provider
 from tasks.models.signing import Credentials, SignatureV4, need_botocore
+from tasks.models.wire import ModelListing, Wire, json_object, status_error
 
 TAKEN: Final = frozenset(
     {"temperature", "max_tokens", "max_completion_tokens", "top_p", "stop", "response_format", "tool_choice"}

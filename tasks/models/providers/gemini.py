@@ -26,7 +26,6 @@ from tasks.models.errors import (
     RequestError,
 )
 from tasks.models.extra import PLACE, with_extra, with_own
-from tasks.models.http import ModelListing, Wire, answer_body, body_error, json_object, status_error
 from tasks.models.providers.native import (
     Chat,
     NativeCodec,
@@ -43,6 +42,7 @@ from tasks.models.providers.native import (
 from tasks.models.providers.provider import ServedModel
 from tasks.models.records import Answer, Request, text_or_none, usage_of
 from tasks.models.registry import provider
+from tasks.models.wire import ModelListing, Wire, answer_body, body_error, json_object, status_error
 
 FIELDS: Final[Mapping[str, str]] = {
     "temperature": "temperature",

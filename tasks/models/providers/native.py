@@ -18,10 +18,10 @@ from tasks.messages.chat import SYSTEM_ROLES, Message, chat_body, content_text
 from tasks.messages.media import ReadMedia, media_size, refuse_media, sent_messages
 from tasks.models.config import ModelConfig, SampleParams
 from tasks.models.errors import MalformedBody, ModelError, NotServed
-from tasks.models.http import ModelListing
 from tasks.models.providers.openai.fields import FittingTransport, refused_by
 from tasks.models.providers.provider import PROBE_SECONDS, AddressedConfig, AskedProvider, ServedModel
 from tasks.models.records import Call, Codec, Request, Transport
+from tasks.models.wire import ModelListing
 
 
 class NativeConfig(AddressedConfig):

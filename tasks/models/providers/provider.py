@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from tasks.models.batches.form import BatchForm
-    from tasks.models.http import HttpTransport, ModelListing, Wire
+    from tasks.models.http import HttpTransport
+    from tasks.models.wire import ModelListing, Wire
 
 Secret = Callable[[str], str]
 """Reads a Secret block by its name."""

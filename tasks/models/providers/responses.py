@@ -24,11 +24,11 @@ from tasks.models.errors import (
     shortened,
 )
 from tasks.models.extra import with_extra, with_own
-from tasks.models.http import Wire, body_error, json_object
 from tasks.models.providers.native import Chat, NativeCodec, NativeConfig, NativeProvider, thoughts_text
 from tasks.models.providers.openai.config import is_openai
 from tasks.models.records import Answer, Request, text_or_none, usage_of
 from tasks.models.registry import provider
+from tasks.models.wire import Wire, body_error, json_object
 
 TAKEN: Final = frozenset(
     {"temperature", "max_tokens", "max_completion_tokens", "top_p", "response_format", "tool_choice"}

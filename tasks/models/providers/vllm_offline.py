@@ -33,12 +33,12 @@ from tasks.models.errors import (
     RequestTimeout,
     shortened,
 )
-from tasks.models.http import ModelListing
 from tasks.models.providers.openai import OpenAI
 from tasks.models.providers.openai.config import EndpointConfig
 from tasks.models.providers.provider import Secret, ServedIdentity, ServedModel
 from tasks.models.records import Call, Codec, Reply, Transport
 from tasks.models.registry import provider
+from tasks.models.wire import ModelListing
 from tasks.serving.weights import hub_revision, local_path, weights_identity
 from tasks.store.keys import canonical_json
 

@@ -8,8 +8,8 @@ import pytest
 
 from tasks.models.engine import Throttle
 from tasks.models.errors import RateLimited
-from tasks.models.http import status_error
 from tasks.models.limits.allowances import Allowance, Pace, allowances
+from tasks.models.wire import status_error
 from tests.tasks.models.test_native_providers import REPLIES, model
 
 NOW = 1_767_225_600.0

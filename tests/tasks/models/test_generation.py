@@ -19,12 +19,12 @@ from tasks.models.errors import (
     ModelError,
     ServerFault,
 )
-from tasks.models.http import StreamedAnswer, answer_body, json_object
 from tasks.models.providers.openai.config import EndpointConfig
 from tasks.models.providers.openai.generation import Chat, Completions, Generation, TokenPrompts
 from tasks.models.records import KeptAnswer, Reply, Request
 from tasks.models.served import room_of
 from tasks.models.tokenizers import ByteTokenizer
+from tasks.models.wire import StreamedAnswer, answer_body, json_object
 
 CHAT = EndpointConfig()
 

@@ -10,11 +10,11 @@ import pytest
 
 from tasks.models.config import SampleParams
 from tasks.models.errors import MalformedBody
-from tasks.models.http import EventLines
 from tasks.models.providers.openai.config import EndpointConfig
 from tasks.models.providers.openai.echo import EchoMode, Likelihood
 from tasks.models.providers.openai.generation import Chat
 from tasks.models.records import Reply, Request
+from tasks.models.wire import EventLines
 
 PAIR = Request(b"k", "loglikelihood", "a", " b")
 SAMPLE = Request(b"k", "generate", "a")

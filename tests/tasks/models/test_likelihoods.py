@@ -12,7 +12,6 @@ from tasks.models.connection import probe
 from tasks.models.demo.answering import BOS, log_distribution, score
 from tasks.models.demo.options import Faults
 from tasks.models.errors import BadRequest, MalformedBody, ModelError
-from tasks.models.http import json_object
 from tasks.models.providers.openai.echo import EchoMode, Likelihood
 from tasks.models.providers.openai.tokens import (
     GeneratedTokens,
@@ -25,6 +24,7 @@ from tasks.models.providers.openai.tokens import (
 from tasks.models.records import Reply, Request
 from tasks.models.respond import respond
 from tasks.models.tokenizers import ByteTokenizer
+from tasks.models.wire import json_object
 from tasks.store.keys import text_value
 
 CONTEXTS = ["The capital of France is", "The opposite of hot is ", "Bees make"]

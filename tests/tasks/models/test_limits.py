@@ -10,10 +10,10 @@ import pytest
 from tasks.models.config import RunLimits
 from tasks.models.engine import Attempts, Endpoint, InferenceState, RetryPolicy, RunStopping, Throttle
 from tasks.models.errors import RateLimited, ServerFault
-from tasks.models.http import retry_after
 from tasks.models.limits.limiters import AttemptOutcome, ConcurrencyLimiter, RateLimiter
 from tasks.models.limits.spending import Spending
 from tasks.models.records import Call, RequestTally
+from tasks.models.wire import retry_after
 
 
 async def rounds(limiter: ConcurrencyLimiter, outcomes) -> None:

@@ -23,7 +23,7 @@ PROVIDER = '''
 """A protocol of its own: other headers, another body, another refusal."""
 
 from tasks.models.errors import RateLimited
-from tasks.models.http import Wire, status_error
+from tasks.models.wire import Wire, status_error
 from tasks.models.providers.provider import AddressedConfig, AskedProvider
 from tasks.models.records import Answer, Call, Codec
 from tasks.models.registry import provider

@@ -12,10 +12,10 @@ import pytest
 from tasks.messages.calls import merged_pieces, parsed_calls, said_calls
 from tasks.models.config import ModelConfig, SampleParams
 from tasks.models.errors import MalformedBody
-from tasks.models.http import StreamedAnswer
 from tasks.models.providers.openai.config import EndpointConfig
 from tasks.models.providers.openai.generation import Chat, Completions, Generation
 from tasks.models.records import Reply, Request
+from tasks.models.wire import StreamedAnswer
 from tests.loopback import answering
 
 WEATHER = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}

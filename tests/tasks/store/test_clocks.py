@@ -9,7 +9,7 @@ AGES = {
     "tasks/models/batches/records.py",  # since a job was made, perhaps by another process
     "tasks/models/limits/spending.py",  # since a request was sent, perhaps by another process
     "tasks/inspecting/block.py",  # since a file was written
-    "tasks/models/http.py",  # until the moment that a server named
+    "tasks/models/wire.py",  # until the moment that a server named
     "tasks/serving/servers.py",  # since a file was written
     "tasks/store/imports.py",  # since a file was written
     "flows/eval/start.py",  # since an attempt in another process began; never below zero

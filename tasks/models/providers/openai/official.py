@@ -13,17 +13,10 @@ from typing import Any
 import aiohttp
 
 from tasks.models.errors import ConnectionFault, Redaction, RequestError, RequestTimeout
-from tasks.models.http import (
-    EventLines,
-    StreamedAnswer,
-    answer_body,
-    body_within_limit,
-    kept_headers,
-    status_error,
-    unreadable,
-)
+from tasks.models.http import body_within_limit
 from tasks.models.limits.allowances import allowances
 from tasks.models.records import Call, Reply
+from tasks.models.wire import EventLines, StreamedAnswer, answer_body, kept_headers, status_error, unreadable
 
 NO_KEY = "none"
 """The client refuses to start without a key; endpoints without one ignore it."""
