@@ -8,9 +8,6 @@ _._resolve_path
 _.aread_path
 _.awrite_path
 
-# ``inspect.signature`` of a task's function: what Prefect and forecasts bind
-_.__signature__
-
 # Deployments name them in prefect.yaml
 prune_store
 

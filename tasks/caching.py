@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import lru_cache, partial, wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar, cast
 
 import pyarrow as pa
 from prefect import Task, get_run_logger, task
@@ -50,6 +50,8 @@ class Workspace(Unkeyed):
     benchmark: str = ""
     """What is evaluated, and by which run: for the record of why a step was computed."""
     run_id: str = ""
+    key: str = ""
+    """What the step that is computed here keeps its results under: a stage's function finds its own."""
 
     def open(self) -> Store:
         """The store, one object a process so that verified artifacts are verified once."""
@@ -68,12 +70,12 @@ _still_holds: dict[str, StillHolds] = {}
 
 def cached_task(
     stage: str, still_holds: StillHolds | None = None, observes: bool = True
-) -> Callable[[Callable[Concatenate[str, P], R]], Task[P, R]]:
+) -> Callable[[Callable[P, R]], Task[P, R]]:
     """Makes a stage's function a task that is cached under the stage's key and retried on passing errors.
 
-    The function takes the ``key`` first; its other parameters are the task's, and all of them are part of the
-    key: steps by their identity, references by their digest, nothing that is Unkeyed. So is the code that the
-    stage runs. Each function takes a ``step``, whose name the run bears. Where a key can't say all that
+    All parameters of the function are part of the key: steps by their identity, references by their digest,
+    nothing that is Unkeyed. So is the code that the stage runs. Each function takes a ``step``, whose name
+    the run bears, and a ``workspace``, which is given to it with the key. Where a key can't say all that
     decides the result (answers are kept under keys of their own), ``still_holds`` is asked before a record is
     served; one that no longer holds is removed.
     ``observes``: what users' code was seen to read is kept here; else the function has kept it.
@@ -81,24 +83,24 @@ def cached_task(
     if still_holds is not None:
         _still_holds[stage] = still_holds
 
-    def decorate(function: Callable[Concatenate[str, P], R]) -> Task[P, R]:
+    def decorate(function: Callable[P, R]) -> Task[P, R]:
         stage_function = inspect.unwrap(function)
         signature = inspect.signature(stage_function)
-        taken = [entry for name, entry in signature.parameters.items() if name != "key"]
-        signature = signature.replace(parameters=taken)
+        computes: Callable[..., R] = function
 
         @wraps(function)
         def compute(*args: P.args, **kwargs: P.kwargs) -> R:
-            arguments = signature.bind(*args, **kwargs).arguments
+            given = signature.bind(*args, **kwargs)
+            arguments = given.arguments
             made_of = ingredients(stage, stage_function, arguments)
             key = digest(made_of)
-            result = function(key, *args, **kwargs)
+            arguments["workspace"] = arguments["workspace"].model_copy(update={"key": key})
+            result = computes(*given.args, **given.kwargs)
             if observes:
                 _keep_observed(stage, key, arguments, result)
             _say_why(key, made_of, arguments)
             return result
 
-        compute.__signature__ = signature  # type: ignore[attr-defined]  # what Prefect and forecasts bind
         return task(
             name=stage,
             task_run_name="{step.run_name}",
@@ -126,16 +128,16 @@ def artifact_task(
         signature = inspect.signature(rows)
 
         @wraps(rows)
-        def write(key: str, /, *args: P.args, **kwargs: P.kwargs) -> ArtifactRef:
+        def write(*args: P.args, **kwargs: P.kwargs) -> ArtifactRef:
             arguments = signature.bind(*args, **kwargs).arguments
-            store = arguments["workspace"].open()
-            ref: ArtifactRef = store.write(stage, key, schema, rows(*args, **kwargs), read)
-            _keep_observed(stage, key, arguments, ref)
+            workspace: Workspace = arguments["workspace"]
+            ref = workspace.open().write(stage, workspace.key, schema, rows(*args, **kwargs), read)
+            _keep_observed(stage, workspace.key, arguments, ref)
             return ref
 
         @wraps(write)
-        def write_anywhere(key: str, /, *args: P.args, **kwargs: P.kwargs) -> ArtifactRef:
-            ref: ArtifactRef = workers().compute(write, key, *args, **kwargs)
+        def write_anywhere(*args: P.args, **kwargs: P.kwargs) -> ArtifactRef:
+            ref: ArtifactRef = workers().compute(write, *args, **kwargs)
             return ref
 
         # ``write`` has kept what was read for its rows, in the process that made them.

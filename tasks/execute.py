@@ -54,7 +54,6 @@ class ExecuteSetup(PairSetup):
 
 @cached_task("execute")
 def execute(
-    key: str,
     step: Step[ExecuteSetup],
     requests: ArtifactRef,
     predictions: ArtifactRef,
@@ -72,14 +71,13 @@ def execute(
             lost += _lost(outcomes)
             yield _batch(part.samples, outcomes)
 
-    with _running(step, key, workspace, predictions.rows) as runner:
-        ref = store.write("execute", key, EXECUTIONS, rows(runner), VERDICT_COLUMNS)
+    with _running(step, workspace, predictions.rows) as runner:
+        ref = store.write("execute", workspace.key, EXECUTIONS, rows(runner), VERDICT_COLUMNS)
     return ref.model_copy(update={"retryable": lost})
 
 
 @cached_task("execute")
 def execute_asked(
-    key: str,
     step: Step[ExecuteSetup],
     requests: ArtifactRef,
     predictions: ArtifactRef,
@@ -109,19 +107,17 @@ def execute_asked(
             lost += _lost(outcomes)
             yield _asked_batch(batch, programs, outcomes)
 
-    with _running(step, key, workspace, predictions.rows) as runner:
-        ref = store.write("execute", key, ASKED, rows(runner), ASKED_COLUMNS)
+    with _running(step, workspace, predictions.rows) as runner:
+        ref = store.write("execute", workspace.key, ASKED, rows(runner), ASKED_COLUMNS)
     return ref.model_copy(update={"retryable": lost})
 
 
 @contextmanager
-def _running(
-    step: Step[ExecuteSetup], key: str, workspace: Workspace, expected: int
-) -> Iterator[ProgramRunner]:
+def _running(step: Step[ExecuteSetup], workspace: Workspace, expected: int) -> Iterator[ProgramRunner]:
     """Runs programs for one step. Two workers on the same programs take turns: the second finds the outcomes
     of the first."""
     store = workspace.open()
-    with claim(store, f"execute/{key}"), progress_of(PROGRAMS, step.name) as progress:
+    with claim(store, f"execute/{workspace.key}"), progress_of(PROGRAMS, step.name) as progress:
         kept = OutcomeStore(store, Path(workspace.journal_dir), step.setup.not_before)
         with ProgramRunner(kept, chosen_sandbox, _reporter(progress, expected)) as runner:
             yield runner

@@ -154,7 +154,6 @@ def _serves(lookup: Lookup, accounts: Accounts) -> bool:
 
 @cached_task("infer", still_holds=given_now)
 def infer(
-    key: str,
     step: Step[InferSetup],
     requests: ArtifactRef,
     workspace: Workspace,
@@ -166,21 +165,21 @@ def infer(
     What came in ``batched`` is taken as replies."""
     setup, store = step.setup, workspace.open()
     if setup.inspect is not None:
-        return evaluated_block(setup, setup.inspect, requests, workspace, key)
+        return evaluated_block(setup, setup.inspect, requests, workspace)
     if not setup.provider.asks:
-        answered: Answered = workers().compute(recorded_answers, setup, requests, workspace, key)
+        answered: Answered = workers().compute(recorded_answers, setup, requests, workspace)
         return answered
     with ExitStack() as stack:
         progress = stack.enter_context(progress_of(setup.model.name, step.name))
         if setup.running is not None:
             progress = stack.enter_context(setup.running.watching(progress))
         options = setup.options(workspace, server.server, batched)
-        options = replace(options, asker=setup.asker(key))
+        options = replace(options, asker=setup.asker(workspace.key))
         spent: list[RequestTally] = []
         for attempt in range(REPAIRS + 1):
             responded = respond(setup.model, store.batches(requests), AnswerStore(store), options, progress)
             try:
-                ref = store.write("infer", key, RESPONSES, responded.batches, ANSWERS)
+                ref = store.write("infer", workspace.key, RESPONSES, responded.batches, ANSWERS)
                 break
             except DamagedAnswers as error:  # what was lost counts as missing now, and is asked for
                 if attempt == REPAIRS:
@@ -191,18 +190,19 @@ def infer(
     return _answered(setup, ref, responded.tally.after(spent), responded)
 
 
-def recorded_answers(setup: InferSetup, requests: ArtifactRef, workspace: Workspace, key: str) -> Answered:
-    """The recorded answers to requests, kept under a key: nothing is asked, and so any process may do it."""
+def recorded_answers(setup: InferSetup, requests: ArtifactRef, workspace: Workspace) -> Answered:
+    """The recorded answers to requests, kept under the step's key: nothing is asked, and any process may do
+    it."""
     store = workspace.open()
     responded = respond(setup.model, store.batches(requests), AnswerStore(store), setup.options(workspace))
-    ref = store.write("infer", key, RESPONSES, responded.batches, ANSWERS)
+    ref = store.write("infer", workspace.key, RESPONSES, responded.batches, ANSWERS)
     return _answered(setup, ref, responded.tally, responded)
 
 
 def evaluated_block(
-    setup: InferSetup, run: InspectRun, requests: ArtifactRef, workspace: Workspace, key: str
+    setup: InferSetup, run: InspectRun, requests: ArtifactRef, workspace: Workspace
 ) -> Answered:
-    """What a task of Inspect made of the samples that the requests are of, kept under a key.
+    """What a task of Inspect made of the samples that the requests are of, kept under the step's key.
 
     A sample that ended with an error is a failed request. The log of a block with such samples, or of one
     that was killed, stays until a run has gone on with it.
@@ -215,14 +215,14 @@ def evaluated_block(
         setup.sampling,
         Path(setup.base_dir),
         [str(name) for batch in store.batches(requests, ["item_id"]) for name in batch.column(0).to_pylist()],
-        Path(workspace.journal_dir) / FOLDER / digest({"key": key, "night": night})[:32],
+        Path(workspace.journal_dir) / FOLDER / digest({"key": workspace.key, "night": night})[:32],
         setup.lookup.not_before,
     )
     ran = run_block(block, secret, partial(check_run, setup.run_id))
     tally = RequestTally()
     rows = block_rows(block, ran, store.batches(requests), setup.prices.of(setup.model.name), tally)
     # What was said before the answer stands in the prompt, as in a conversation of ours.
-    ref = store.write("transcript", key, RESPONSES, rows, ANSWERS)
+    ref = store.write("transcript", workspace.key, RESPONSES, rows, ANSWERS)
     tally.wall_seconds = time.monotonic() - started
     if not tally.failed:
         forget(block.folder)

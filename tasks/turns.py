@@ -88,11 +88,7 @@ TRANSCRIPT: Step[Unkeyed] = Step(name="transcript", identity={}, setup=Unkeyed()
 
 @cached_task("transcript")
 def transcripts(
-    key: str,
-    step: Step[Unkeyed],
-    turns: Sequence[Answered],
-    users: Sequence[Answered],
-    workspace: Workspace,
+    step: Step[Unkeyed], turns: Sequence[Answered], users: Sequence[Answered], workspace: Workspace
 ) -> Answered:
     """The conversations as responses: the answer of the last turn, to a prompt that holds all before."""
     store = workspace.open()
@@ -100,7 +96,7 @@ def transcripts(
         [store.batches(turn.responses) for turn in turns], [store.batches(user.responses) for user in users]
     )
     # What was said before is part of what metrics see, and stands in the prompt.
-    ref = store.write("transcript", key, RESPONSES, rows, (*ANSWERS, "prompt"))
+    ref = store.write("transcript", workspace.key, RESPONSES, rows, (*ANSWERS, "prompt"))
     retryable = sum(one.responses.retryable for one in (*turns, *users))
     return Answered(
         responses=ref.model_copy(update={"retryable": retryable}),
