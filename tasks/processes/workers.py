@@ -49,7 +49,7 @@ class Workers:
         self.count = count
         self._runs: list[int] = []
         self._pool: ProcessPoolExecutor | None = None
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     @property
     def warm(self) -> bool:
@@ -144,8 +144,9 @@ class Workers:
 
     def _forget(self, pool: ProcessPoolExecutor) -> None:
         """The next step starts other processes: a pool of which one died takes no more."""
-        if self._pool is pool:
-            self._pool = None
+        with self._lock:
+            if self._pool is pool:
+                self._pool = None
 
 
 _shared = Workers(0)
