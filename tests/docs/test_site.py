@@ -6,8 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).resolve().parents[2]
 INDEX = "# Pages\n\n| page | answers |\n|---|---|\n| [Readme](../README.md) | what it is |\n"
 
@@ -31,26 +29,29 @@ def built(place: Path, **pages: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=place, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize(
-    ("page", "complaint"),
-    [
-        ("[gone](nothing.md)", "cross-reference target not found: 'nothing.md'"),
-        ("[gone](../nothing.txt)", "cross-reference target not found: '../nothing.txt'"),
-        ("[gone](../README.md#no-such-heading)", "local id not found in doc 'README': 'no-such-heading'"),
-        ("[gone](#no-such-heading)", "target not found: 'no-such-heading'"),
-        ("![gone](images/nothing.png)", "image file not readable: docs/images/nothing.png"),
-    ],
-)
-def test_dead_link_ends_the_build(tmp_path: Path, page: str, complaint: str) -> None:
-    build = built(tmp_path, **{"docs/index": f"{INDEX}\n{page}\n"})
-    assert build.returncode != 0
-    assert complaint in build.stderr
+DEAD = {
+    "[gone](nothing.md)": "cross-reference target not found: 'nothing.md'",
+    "[gone](../nothing.txt)": "cross-reference target not found: '../nothing.txt'",
+    "[gone](../README.md#no-such-heading)": "local id not found in doc 'README': 'no-such-heading'",
+    "[gone](#no-such-heading)": "target not found: 'no-such-heading'",
+    "![gone](images/nothing.png)": "image file not readable: docs/images/nothing.png",
+}
+"""What ends the build, and the complaint that names it."""
 
 
-def test_page_that_the_index_does_not_list_ends_the_build(tmp_path: Path) -> None:
-    build = built(tmp_path, **{"docs/forgotten": "# Forgotten\n"})
+def test_each_dead_link_and_a_page_that_the_index_does_not_list_end_the_build(tmp_path: Path) -> None:
+    """One build names them all (``--keep-going``)."""
+    pages = {"docs/index": "\n\n".join([INDEX, *DEAD]), "docs/forgotten": "# Forgotten\n"}
+    build = built(tmp_path, **pages)
     assert build.returncode != 0
+    assert [complaint for complaint in DEAD.values() if complaint not in build.stderr] == []
     assert "docs/forgotten.md: WARNING: document isn't included in any toctree" in build.stderr
+    assert build.stderr.count("WARNING") == len(DEAD) + 1
+
+
+def test_one_dead_link_is_enough(tmp_path: Path) -> None:
+    build = built(tmp_path, **{"docs/index": f"{INDEX}\n[gone](nothing.md)\n"})
+    assert build.returncode != 0
 
 
 def test_built_pages_are_searchable_and_ask_no_network(tmp_path: Path) -> None:
