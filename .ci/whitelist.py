@@ -8,6 +8,10 @@ _._resolve_path
 _.aread_path
 _.awrite_path
 
+# Prefect copies a flow's task runner for each run; Dask asks a plugin of its workers
+_.duplicate
+idempotent
+
 # Deployments name them in prefect.yaml
 prune_store
 

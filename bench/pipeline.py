@@ -8,9 +8,11 @@ log-likelihoods by two, *judge* the same text by a model that is asked about eve
 text of 1,000,000 items by exact_match alone, with how soon its report can be used in a browser. Each row is
 one command as a user gives it, report and exports included, against a Prefect server that runs already:
 *threads* with ``--workers 1``, and *one core* the same held to one core (Arrow's threads use another where
-there is one), *processes* with ``--workers 2``, *dask* on a cluster of its own on this machine. *Scores
+there is one), *processes* with ``--workers 2``, *dask* on a cluster of two workers of one core on this
+machine, which runs already and has imported what steps need; what that takes is printed before. *Scores
 alone* is what sacrebleu and rouge-score take for the same numbers in one process. CPU is that of the command
-and all its processes, imports included; servers, the embedded model's too, run beside it and do not count.
+and all its processes, imports included, and what Dask's scheduler and workers took meanwhile; servers, the
+embedded model's too, run beside it and do not count.
 Memory is the highest sum over the command's processes, pages that several share counted once. With several
 rounds the runners take turns, and the fastest of each counts: what else a machine does slows some of them.
 """
@@ -18,12 +20,13 @@ rounds the runners take turns, and the fastest of each counts: what else a machi
 import argparse
 import json
 import os
+import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,7 +47,7 @@ RUNNERS = {
     ONE_CORE: ("--workers", "1"),
     "threads": ("--workers", "1"),
     "processes": ("--workers", "2"),
-    "dask": ("--task-runner", "dask", "--workers", "1"),
+    "dask": ("--task-runner", "dask:ADDRESS"),
 }
 LARGEST = (100_000,)
 """Sizes that choices and judges are measured at, unless others are asked for."""
@@ -116,20 +119,58 @@ class Evaluation:
         """The files of items and of responses."""
         return str(self.folder / "items.jsonl"), str(self.folder / "responses.jsonl")
 
-    def command(self, runner: str) -> list[str]:
-        """The command that evaluates it into a new store."""
+    def command(self, runner: str, address: str = "") -> list[str]:
+        """The command that evaluates it into a new store; ``address`` is that of Dask's scheduler."""
         with tempfile.TemporaryDirectory(dir=self.folder) as place:
             pass  # the name of a folder that is not there
         return [
             sys.executable, "-m", "flows.eval", str(self.folder / "config.yaml"), "--json",
             "--store", f"{place}/store", "--output", f"{place}/out",
-            *RUNNERS[runner],
+            *(word.replace("ADDRESS", address) for word in RUNNERS[runner]),
         ]  # fmt: skip
 
 
-def spent(command: list[str], environment: dict[str, str], one_core: bool = False) -> Spent:
-    """Runs a command to its end, on one core or as many as there are; it has to end well."""
-    start = time.perf_counter()
+@dataclass(frozen=True)
+class Cluster:
+    """A Dask cluster that runs already: its scheduler's address, and its processes."""
+
+    address: str
+    processes: tuple[psutil.Process, ...]
+
+    def seconds(self) -> float:
+        """CPU seconds that its processes have taken so far, those of workers' own included."""
+        every = [own for root in self.processes for own in (root, *root.children(recursive=True))]
+        return sum(own.cpu_times().user + own.cpu_times().system for own in every)
+
+
+@contextmanager
+def dask_cluster(environment: dict[str, str]) -> Iterator[Cluster]:
+    """A cluster of two workers of one core, as ``dask`` starts one."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    address = f"tcp://127.0.0.1:{port}"
+    local = ["--host", "127.0.0.1", "--no-dashboard"]
+    with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
+        worker = ["worker", address, *local, "--nthreads", "1", "--no-nanny", "--local-directory", scratch]
+        started = []
+        for command in (["scheduler", *local, "--port", str(port)], worker, worker):
+            process = subprocess.Popen(
+                [sys.executable, "-m", "dask", *command], env=environment, cwd=Path(__file__).parents[1],
+                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            )  # fmt: skip
+            stack.callback(process.wait)
+            stack.callback(process.kill)
+            started.append(psutil.Process(process.pid))
+        yield Cluster(address, tuple(started))
+
+
+def spent(
+    command: list[str], environment: dict[str, str], one_core: bool = False, cluster: Cluster | None = None
+) -> Spent:
+    """Runs a command to its end, on one core or as many as there are; it has to end well. What a cluster
+    takes meanwhile counts."""
+    start, before = time.perf_counter(), cluster.seconds() if cluster is not None else 0.0
     with tempfile.TemporaryFile() as said:
         process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=said)
         if one_core:
@@ -141,7 +182,8 @@ def spent(command: list[str], environment: dict[str, str], one_core: bool = Fals
         said.seek(0)
         if process.returncode:
             sys.exit(f"{' '.join(command)} failed:\n{said.read().decode()[-2000:]}")
-    return Spent(time.perf_counter() - start, sum(tree.cpu.values()), tree.peak)
+    there = cluster.seconds() - before if cluster is not None else 0.0
+    return Spent(time.perf_counter() - start, sum(tree.cpu.values()) + there, tree.peak)
 
 
 class Tree:
@@ -249,16 +291,23 @@ def main() -> None:
         tempfile.TemporaryDirectory() as temporary,
         prefect_server(Path(temporary) / "home") as environment,
         server(0.0) as url,
+        ExitStack() as stack,
     ):
         folder = Path(temporary)
         makers = {"text": text, "choices": choices, "judge": judge(url), "million": million}
         first = _place(folder, "start", 1)
         spent(text(first, 1).command("threads"), environment)  # starts the Prefect server
+        dask = "dask" in options.runners.split(",") and "text" in options.works.split(",")
+        cluster = stack.enter_context(dask_cluster(environment)) if dask else None
+        if cluster is not None:
+            begun = time.perf_counter()
+            spent(text(first, 1).command("dask", cluster.address), environment)
+            print(f"the first run on Dask's new workers, of one item: {time.perf_counter() - begun:.1f} s")
         for work in options.works.split(","):
             for count in sizes or SIZES.get(work, LARGEST):
                 made = makers[work](_place(folder, work, count), count)
                 runners = options.runners.split(",") if work == "text" else ["threads", "processes"]
-                rows = list(in_turns(made, runners, environment, options.rounds).items())
+                rows = list(in_turns(made, runners, environment, options.rounds, cluster).items())
                 alone = [sys.executable, "-c", SCORES_ALONE, *made.inputs]
                 if work == "text":
                     rows.append(("scores alone", spent(alone, environment)))
@@ -270,13 +319,19 @@ def main() -> None:
 
 
 def in_turns(
-    made: Evaluation, runners: list[str], environment: dict[str, str], rounds: int
+    made: Evaluation,
+    runners: list[str],
+    environment: dict[str, str],
+    rounds: int,
+    cluster: Cluster | None,
 ) -> dict[str, Spent]:
     """What each runner took at its fastest, all of them measured by turns."""
     best: dict[str, Spent] = {}
     for _ in range(rounds):
         for name in runners:
-            taken = spent(made.command(name), environment, one_core=name == ONE_CORE)
+            own = cluster if name == "dask" else None
+            command = made.command(name, own.address if own is not None else "")
+            taken = spent(command, environment, name == ONE_CORE, own)
             if name not in best or taken.wall < best[name].wall:
                 best[name] = taken
     return best

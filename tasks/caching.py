@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import lru_cache, partial, wraps
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, Literal, ParamSpec, TypeVar, cast
 
 import pyarrow as pa
 from prefect import Task, get_run_logger, task
@@ -68,8 +68,13 @@ StillHolds = Callable[[Any, Mapping[str, Any]], bool]
 _still_holds: dict[str, StillHolds] = {}
 
 
+Where = Literal["here", "machines", "anywhere"]
+"""Where a stage's function may be called: in the run's process alone, since it asks something of Prefect or
+holds what was read ahead; also on other machines, where the run has some; in any process."""
+
+
 def cached_task(
-    stage: str, still_holds: StillHolds | None = None, observes: bool = True
+    stage: str, still_holds: StillHolds | None = None, where: Where = "here"
 ) -> Callable[[Callable[P, R]], Task[P, R]]:
     """Makes a stage's function a task that is cached under the stage's key and retried on passing errors.
 
@@ -78,7 +83,6 @@ def cached_task(
     the run bears, and a ``workspace``, which is given to it with the key. Where a key can't say all that
     decides the result (answers are kept under keys of their own), ``still_holds`` is asked before a record is
     served; one that no longer holds is removed.
-    ``observes``: what users' code was seen to read is kept here; else the function has kept it.
     """
     if still_holds is not None:
         _still_holds[stage] = still_holds
@@ -86,18 +90,25 @@ def cached_task(
     def decorate(function: Callable[P, R]) -> Task[P, R]:
         stage_function = inspect.unwrap(function)
         signature = inspect.signature(stage_function)
-        computes: Callable[..., R] = function
 
         @wraps(function)
+        def make(*args: P.args, **kwargs: P.kwargs) -> R:
+            result = function(*args, **kwargs)
+            # In the process that made it: what users' code read, another has not seen.
+            arguments = signature.bind(*args, **kwargs).arguments
+            _keep_observed(stage, arguments["workspace"].key, arguments, result)
+            return result
+
+        @wraps(make)
         def compute(*args: P.args, **kwargs: P.kwargs) -> R:
             given = signature.bind(*args, **kwargs)
             arguments = given.arguments
             made_of = ingredients(stage, stage_function, arguments)
             key = digest(made_of)
             arguments["workspace"] = arguments["workspace"].model_copy(update={"key": key})
-            result = computes(*given.args, **given.kwargs)
-            if observes:
-                _keep_observed(stage, key, arguments, result)
+            away = where == "anywhere" or (where == "machines" and workers().distant)
+            made: Callable[..., R] = partial(workers().compute, make) if away else make
+            result = made(*given.args, **given.kwargs)
             _say_why(key, made_of, arguments)
             return result
 
@@ -117,31 +128,21 @@ def cached_task(
 
 
 def artifact_task(
-    stage: str, schema: pa.Schema, read: Sequence[str] | None = None, anywhere: bool = False
+    stage: str, schema: pa.Schema, read: Sequence[str] | None = None, where: Where = "machines"
 ) -> Callable[[Callable[P, Iterator[pa.RecordBatch]]], Task[P, ArtifactRef]]:
     """As ``cached_task``, for a function that yields the rows of one artifact: they are written as they
     come, and the task returns the reference. ``read`` names the columns that later steps look at (None:
-    all); ``anywhere`` says that the function asks nothing of Prefect, so that another process may compute
-    it."""
+    all)."""
 
     def decorate(rows: Callable[P, Iterator[pa.RecordBatch]]) -> Task[P, ArtifactRef]:
         signature = inspect.signature(rows)
 
         @wraps(rows)
         def write(*args: P.args, **kwargs: P.kwargs) -> ArtifactRef:
-            arguments = signature.bind(*args, **kwargs).arguments
-            workspace: Workspace = arguments["workspace"]
-            ref = workspace.open().write(stage, workspace.key, schema, rows(*args, **kwargs), read)
-            _keep_observed(stage, workspace.key, arguments, ref)
-            return ref
+            workspace: Workspace = signature.bind(*args, **kwargs).arguments["workspace"]
+            return workspace.open().write(stage, workspace.key, schema, rows(*args, **kwargs), read)
 
-        @wraps(write)
-        def write_anywhere(*args: P.args, **kwargs: P.kwargs) -> ArtifactRef:
-            ref: ArtifactRef = workers().compute(write, *args, **kwargs)
-            return ref
-
-        # ``write`` has kept what was read for its rows, in the process that made them.
-        return cached_task(stage, observes=False)(write_anywhere if anywhere else write)
+        return cached_task(stage, where=where)(write)
 
     return decorate
 

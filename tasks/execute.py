@@ -52,7 +52,7 @@ class ExecuteSetup(PairSetup):
     asking: tuple[str, ...] = ()
 
 
-@cached_task("execute")
+@cached_task("execute", where="machines")
 def execute(
     step: Step[ExecuteSetup],
     requests: ArtifactRef,
@@ -76,7 +76,7 @@ def execute(
     return ref.model_copy(update={"retryable": lost})
 
 
-@cached_task("execute")
+@cached_task("execute", where="machines")
 def execute_asked(
     step: Step[ExecuteSetup],
     requests: ArtifactRef,

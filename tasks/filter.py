@@ -17,7 +17,7 @@ from tasks.store.schemas import PREDICTIONS
 from tasks.store.storage import ArtifactRef
 
 
-@artifact_task("filter", PREDICTIONS, anywhere=True)
+@artifact_task("filter", PREDICTIONS, where="anywhere")
 def filter_responses(
     step: Step[FilterSetup], requests: ArtifactRef, answered: Answered, workspace: Workspace
 ) -> Iterator[pa.RecordBatch]:

@@ -30,7 +30,7 @@ class LoadSetup(Unkeyed):
     selection: Selection = Selection()
 
 
-@artifact_task("load", ITEMS)
+@artifact_task("load", ITEMS, where="here")
 def load(step: Step[LoadSetup], workspace: Workspace) -> Iterator[pa.RecordBatch]:
     """Reads the dataset, item by item."""
     ahead = take_ahead(step)

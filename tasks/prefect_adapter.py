@@ -21,7 +21,7 @@ which Prefect starts for itself.
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from copy import copy
 from functools import update_wrapper
 from types import FunctionType
@@ -37,10 +37,8 @@ from prefect.futures import PrefectConcurrentFuture, PrefectFuture
 from prefect.results import ResultRecord  # type: ignore[attr-defined]
 from prefect.settings import PREFECT_API_URL
 from prefect.states import Completed, Pending
-from prefect.task_runners import ProcessPoolTaskRunner, TaskRunner, ThreadPoolTaskRunner
+from prefect.task_runners import ProcessPoolTaskRunner, ThreadPoolTaskRunner
 from prefect.utilities.callables import ParameterSchema, parameter_schema
-
-from tasks.processes.workers import import_stages
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -193,34 +191,28 @@ def _allowed(upstream: Any) -> PrefectFuture[Any]:
     return EndedFuture(future.task_run_id, future.wrapped_future)
 
 
-def warm_dask(**options: Any) -> TaskRunner[Any]:
-    """Prefect's Dask runner with these options, whose workers import what steps need side by side, and not
-    one after another when the first step comes to each: that takes longer than a small step.
+class ClusterThreads(LocalThreads):
+    """Threads that wait for what a cluster computes, which is there from the beginning of the flow run to its
+    end."""
 
-    Raises ImportError without the extra ``dask``.
-    """
-    from prefect_dask.task_runners import DaskTaskRunner
+    def __init__(self, cluster: Callable[[], AbstractContextManager[Any]], max_workers: int) -> None:
+        super().__init__(max_workers=max_workers)
+        self._new_cluster = cluster
+        self._block = ExitStack()
+        self.cluster: Any = None
 
-    class WarmDask(DaskTaskRunner):
-        @property
-        def client(self) -> Any:
-            """As Prefect's; the first to ask for it warms the workers."""
-            new = self._client is None
-            client = super().client
-            if new:
-                _import_in(client)
-            return client
+    def duplicate(self) -> "ClusterThreads":
+        """Another with a cluster of its own."""
+        return type(self)(self._new_cluster, self._max_workers)
 
-    return WarmDask(**options)
+    def __enter__(self) -> "ClusterThreads":
+        self.cluster = self._block.enter_context(self._new_cluster())
+        super().__enter__()
+        return self
 
-
-def _import_in(client: Any) -> None:
-    from distributed import Client, fire_and_forget
-
-    for worker in client.scheduler_info()["workers"]:
-        # Dask's own submit: the client of the extra takes Prefect's tasks.
-        imported = Client.submit(client, import_stages, workers=[worker], pure=False)
-        fire_and_forget(imported)  # type: ignore[no-untyped-call]
+    def __exit__(self, *error: Any) -> None:
+        with self._block:
+            super().__exit__(*error)
 
 
 class RecordStorage(WritableFileSystem):

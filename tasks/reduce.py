@@ -16,7 +16,7 @@ from tasks.store.schemas import ITEM_ROWS, RESULTS
 from tasks.store.storage import ArtifactRef, Store
 
 
-@artifact_task("reduce", ITEM_ROWS, anywhere=True)
+@artifact_task("reduce", ITEM_ROWS, where="anywhere")
 def reduce(
     step: Step[PairSetup],
     origins: Sequence[Origin],

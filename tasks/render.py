@@ -22,7 +22,7 @@ class RenderSetup(Unkeyed):
     prompt: str
 
 
-@artifact_task("render", REQUESTS, anywhere=True)
+@artifact_task("render", REQUESTS, where="anywhere")
 def render(
     step: Step[RenderSetup], items: ArtifactRef, start: int, stop: int, workspace: Workspace
 ) -> Iterator[pa.RecordBatch]:

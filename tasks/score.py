@@ -15,7 +15,7 @@ from tasks.store.schemas import PROCESSED, STATISTICS
 from tasks.store.storage import ArtifactRef
 
 
-@artifact_task("score", STATISTICS, anywhere=True)
+@artifact_task("score", STATISTICS, where="anywhere")
 def score(
     step: Step[PairSetup],
     requests: ArtifactRef,
@@ -36,7 +36,7 @@ def score(
             yield statistics_batch(part.samples, scorer.score(part.batch))
 
 
-@artifact_task("score", STATISTICS, anywhere=True)
+@artifact_task("score", STATISTICS, where="anywhere")
 def score_across(
     step: Step[PairSetup],
     requests: ArtifactRef,
@@ -57,7 +57,7 @@ def score_across(
         yield statistics_batch(_samples_of(batch, parts), scorer.score(batch, metric))
 
 
-@artifact_task("process", PROCESSED, anywhere=True)
+@artifact_task("process", PROCESSED, where="anywhere")
 def process_results(
     step: Step[PairSetup],
     requests: ArtifactRef,
@@ -73,7 +73,7 @@ def process_results(
             yield processed_batch(part.samples, results, errors)
 
 
-@artifact_task("score", STATISTICS, anywhere=True)
+@artifact_task("score", STATISTICS, where="anywhere")
 def score_processed(
     step: Step[PairSetup],
     requests: ArtifactRef,

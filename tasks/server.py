@@ -19,6 +19,7 @@ import httpx
 from prefect import get_client
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.responses import ConcurrencyLimitWithLeaseResponse
+from prefect.context import TaskRunContext
 from prefect.exceptions import ObjectNotFound
 
 from metrics.errors import ConfigError
@@ -322,6 +323,8 @@ def progress_of(model: str, partition: str) -> Iterator[Callable[[Progress], Non
     elif in_notebook():
         with notebook_board() as board:
             yield board.reporter(model, partition)
+    elif TaskRunContext.get() is None:  # a cluster's worker: no run of this process has a page
+        yield lambda _: None
     else:
         with _artifact(model) as report:
             yield report

@@ -21,6 +21,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -35,8 +36,8 @@ from prefect.states import Cancelled, Completed, Failed
 from flows.config.reference import declare_short_forms
 from flows.config.schema import DEFAULT_OPTIONS, EvalConfig, Phase, RunOptions
 from flows.eval.publishing import Evaluation, RunOutcome, TaskRuns, publish_run
-from flows.eval.run import Run, check_runner, servers_end_with
-from flows.eval.runners import processes_for, task_runner_named
+from flows.eval.run import Run, check_servers, servers_end_with
+from flows.eval.runners import computing, task_runner_named
 from flows.eval.start import (
     asking_stops_on_termination,
     flow_run_name,
@@ -53,7 +54,6 @@ from tasks.history.layout import known_runs, record_run
 from tasks.history.prune import active_run
 from tasks.models.control import Interrupted, RunControl, controlled
 from tasks.preflight import preflight
-from tasks.processes.workers import working
 from tasks.store.durations import duration_text
 from tasks.store.home import default_store
 from tasks.store.storage import Store
@@ -186,7 +186,7 @@ async def evaluate(config: EvalConfig, options: RunOptions = DEFAULT_OPTIONS) ->
     watched = under_control(run_id, flow_run_id, config.timeout)
     if not run.plan.models:
         return Completed(message="no checkpoint is new", name="NothingNew")
-    check_runner(run.plan.config)
+    check_servers(run.plan.config)
     with client, mark, watched as run.control, asking_stops_on_termination(), servers_end_with(run):
         outcome = _run_stages(run)
     if run.control.stopped is not None:
@@ -210,7 +210,7 @@ def _run_stages(run: Run) -> RunOutcome:
 
     stages = walk(run)
     begun = stages.through("cells")
-    with working(processes_for(run.options.workers, begun["cells"])) as processes:
+    with computing(run.options.workers, begun["cells"], Path(str(run.options.output))) as processes:
         if not run.is_cached(begun["items"]):
             processes.start()  # all of what follows is new
         given = stages.through("grid") if phase is Phase.INFER else stages.all()

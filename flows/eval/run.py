@@ -18,7 +18,6 @@ from typing import Any
 import pyarrow as pa
 from prefect import Task, allow_failure
 from prefect.client.schemas.objects import State
-from prefect.context import FlowRunContext
 from prefect.futures import PrefectFuture
 
 from flows.config.schema import FAILED_REQUESTS, EvalConfig, Phase, RunOptions
@@ -466,20 +465,12 @@ def forecast_servers(plan: Plan, found: Forecast) -> list[dict[str, Any]]:
     ]
 
 
-def check_runner(config: EvalConfig, runner: str | None = None) -> None:
-    """Raises ConfigError for what servers of weights can't be had with: tasks that run on other machines
-    (``runner`` is the command line's, else the running flow's), and conversations, whose later turns are
+def check_servers(config: EvalConfig) -> None:
+    """Raises ConfigError for what servers of weights can't be had with: conversations, whose later turns are
     asked for when the server is gone."""
-    context = FlowRunContext.get()
-    name = runner or (type(context.task_runner).__name__ if context is not None else "")
     served = [model.name for model in config.models if model.server is not None]
     if served and config.turns is not None:
         raise ConfigError(
             f"model '{served[0]}': the run stops its server after the first turn, and the benchmark has "
             "several; start the server yourself and name its base_url"
-        )
-    if served and "dask" in name.lower():
-        raise ConfigError(
-            f"model '{served[0]}' is served on the machine of the run, and Dask's workers may be on others; "
-            "use --task-runner threads or processes, or start the server yourself and name its base_url"
         )

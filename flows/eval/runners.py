@@ -1,6 +1,9 @@
 """Where the flow's tasks run: threads of its process, processes, or a Dask cluster."""
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from prefect.context import FlowRunContext
@@ -9,8 +12,8 @@ from prefect.utilities.annotations import quote
 
 from flows.plan.steps import Cell
 from metrics.errors import ConfigError
-from tasks.prefect_adapter import LocalProcesses, LocalThreads, warm_dask
-from tasks.processes.workers import cores
+from tasks.prefect_adapter import ClusterThreads, LocalProcesses, LocalThreads
+from tasks.processes.workers import Workers, cores, working, working_in
 from tasks.store.thresholds import Threshold
 
 MANY_RESPONSES = Threshold("responses_for_processes", 50_000)
@@ -19,6 +22,8 @@ MOST_PROCESSES = 8
 """Unless more are asked for: each takes some 150 MB."""
 THREADS = 12
 """Tasks at once: an inference has an event loop of its own, the others are bound by two or so cores."""
+CLUSTER_THREADS = 128
+"""Tasks at once of which a cluster computes most: as many of its workers are busy."""
 
 
 def task_runner_named(name: str) -> TaskRunner[Any]:
@@ -49,8 +54,8 @@ def processes_for(asked: int | None, cells: Sequence[Cell]) -> int:
 def as_parameter(step: Any) -> Any:
     """A step as the runner of the current flow run is given it.
 
-    Quoted for threads and processes here: Prefect looks for futures in all that a task is given, and a step
-    has none and much to look at. Dask takes a quote for a tuple.
+    Quoted for threads and processes: Prefect looks for futures in all that a task is given, and a step has
+    none and much to look at. Runners of other packages may take a quote for a tuple.
     """
     run = FlowRunContext.get()
     here = run is not None and isinstance(run.task_runner, ThreadPoolTaskRunner | ProcessPoolTaskRunner)
@@ -58,9 +63,19 @@ def as_parameter(step: Any) -> Any:
 
 
 def _dask(address: str) -> TaskRunner[Any]:
-    # On any free port: by itself Dask takes 8787, and warns where another cluster has it.
-    options = {"address": address} if address else {"cluster_kwargs": {"dashboard_address": "127.0.0.1:0"}}
     try:
-        return warm_dask(**options)
+        from tasks.processes.cluster import Cluster, client_of
     except ImportError as error:
         raise ConfigError("--task-runner dask needs the extra: pip install 'nightjar[dask]'") from error
+    return ClusterThreads(partial(Cluster, partial(client_of, address)), CLUSTER_THREADS)
+
+
+def computing(asked: int | None, cells: Sequence[Cell], folder: Path) -> AbstractContextManager[Workers]:
+    """A block in which the steps of the current flow run are computed where its runner says; ``folder`` is
+    that of its results."""
+    run = FlowRunContext.get()
+    if run is not None and isinstance(run.task_runner, ClusterThreads):
+        from tasks.processes.cluster import ClusterWorkers
+
+        return working_in(ClusterWorkers(run.task_runner.cluster, folder))
+    return working(processes_for(asked, cells))

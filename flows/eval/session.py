@@ -32,7 +32,7 @@ from flows.config.schema import FAILED_REQUESTS, EvalConfig, Phase, RunOptions
 from flows.eval.ahead import CheckedDataset, ReadingBeside, check_dataset
 from flows.eval.flow import evaluate
 from flows.eval.publishing import Evaluation
-from flows.eval.run import check_runner, forecast_servers
+from flows.eval.run import check_servers, forecast_servers
 from flows.eval.runners import MANY_RESPONSES, MOST_PROCESSES, task_runner_named
 from flows.eval.start import config_for_phase, refuse_unanswered, settled_models, with_defaults, workspace
 from flows.graph.forecast import forecast, unanswered, unscored
@@ -96,7 +96,7 @@ def checked_options(
     command = shlex.join(["python", "-m", "flows.eval", *sys.argv[1:]])
     complete = _complete(config, options).model_copy(update={"command": command})
     _flow_on(session.task_runner)
-    check_runner(config, session.task_runner)
+    check_servers(config)
     check_run(config, complete, session, reading)
     return complete
 

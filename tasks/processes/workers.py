@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, contextmanager, suppress
+from contextvars import ContextVar
 from importlib import import_module
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
@@ -45,6 +46,9 @@ class WorkerDied(OSError):
 class Workers:
     """Up to ``count`` processes. Below two there are none, and everything is computed in place."""
 
+    distant = False
+    """Whether they may be on other machines: these compute whatever can be taken there."""
+
     def __init__(self, count: int) -> None:
         self.count = count
         self._runs: list[int] = []
@@ -64,22 +68,22 @@ class Workers:
         did.
         """
         done: Future[Any] = Future()
-        call = _portable_call(function, args, kwargs) if self.count > 1 else None
+        call = portable_call(function, args, kwargs) if self.count > 1 else None
         if call is None:
             with _in_place:
-                _settle(done, lambda: function(*args, **kwargs))
+                settle(done, lambda: function(*args, **kwargs))
             return done
         with self._lock:
             if self._pool is None:
                 self._pool = _new_pool(self.count, _context())
             pool = self._pool
             try:
-                reply = pool.submit(_call, call)
+                reply = pool.submit(reply_to, call)
             except BrokenProcessPool as error:
                 self._forget(pool)
                 done.set_exception(WorkerDied(str(error)))
                 return done
-        reply.add_done_callback(lambda reply: _settle(done, lambda: self._value(pool, reply)))
+        reply.add_done_callback(lambda reply: settle(done, lambda: self._value(pool, reply)))
         return done
 
     def offer(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> "Future[Any]":
@@ -88,7 +92,7 @@ class Workers:
         if self.warm:
             return self.submit(function, *args, **kwargs)
         done: Future[Any] = Future()
-        _settle(done, lambda: function(*args, **kwargs))
+        settle(done, lambda: function(*args, **kwargs))
         return done
 
     def start(self) -> None:
@@ -134,10 +138,16 @@ class Workers:
 
     def _value(self, pool: ProcessPoolExecutor, reply: "Future[bytes]") -> Any:
         try:
-            kind, value = pickle.loads(reply.result())
+            replied = reply.result()
         except BrokenProcessPool as error:
             self._forget(pool)
             raise WorkerDied(f"a process that computed a step ended: {error}") from error
+        return self.value(replied)
+
+    @staticmethod
+    def value(replied: bytes) -> Any:
+        """What a reply says was returned, or raises what it says was raised."""
+        kind, value = pickle.loads(replied)
         if kind == "raised":
             raise value
         return value
@@ -150,11 +160,23 @@ class Workers:
 
 
 _shared = Workers(0)
+_elsewhere: ContextVar[Workers | None] = ContextVar("nightjar_workers", default=None)
 
 
 def workers() -> Workers:
-    """Those of this process: runs side by side share them. None while no run asks for any."""
-    return _shared
+    """Those of the run, where it has a cluster's; else those of this process: runs side by side share them.
+    None while no run asks for any."""
+    return _elsewhere.get() or _shared
+
+
+@contextmanager
+def working_in(others: Workers) -> Iterator[Workers]:
+    """A block, and the tasks submitted in it, whose steps are computed by others than this process's."""
+    token = _elsewhere.set(others)
+    try:
+        yield others
+    finally:
+        _elsewhere.reset(token)
 
 
 def prepare(count: int) -> None:
@@ -234,7 +256,7 @@ _in_place = threading.BoundedSemaphore(max(2, cores()))
 """Steps computed here at once: more would not end sooner, and each holds a batch of rows."""
 
 
-def _portable_call(
+def portable_call(
     function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> bytes | None:
     """A call as bytes; None where an argument can't be taken to another process."""
@@ -244,7 +266,8 @@ def _portable_call(
         return None
 
 
-def _settle(done: "Future[Any]", work: Callable[[], Any]) -> None:
+def settle(done: "Future[Any]", work: Callable[[], Any]) -> None:
+    """Gives a future what ``work`` returns or raises."""
     try:
         done.set_result(work())
     except BaseException as error:
@@ -295,7 +318,7 @@ def _end_with_the_run() -> None:
     os._exit(1)
 
 
-def _call(call: bytes) -> bytes:
+def reply_to(call: bytes) -> bytes:
     """What a function returned or raised, as bytes that can be read where it is not known."""
     module, name, args, kwargs = pickle.loads(call)
 

@@ -34,7 +34,7 @@ that does."""
 STAGES: Final = "tasks"
 """The package whose own files are stages."""
 PURE: Final = ("metrics", "scorers")
-CARRIERS: Final = frozenset({"prefect", "openai", "aiohttp", "httpx", "fsspec", "requests"})
+CARRIERS: Final = frozenset({"prefect", "openai", "aiohttp", "httpx", "fsspec", "requests", "distributed"})
 """Libraries that pure packages may not import: whatever they carry is in the rows and keys as it arrived."""
 
 _FILES: dict[str, Mapping[str, str]] = {}
@@ -51,6 +51,15 @@ class Code:
 def stage_code(function: Callable[..., Any]) -> Code:
     """The packages and the libraries behind a stage's function."""
     return _code_behind(function.__module__)
+
+
+@cache
+def whole_code() -> str:
+    """One digest of the code and libraries of all stages, as this process has read them."""
+    packages = packages_behind(*(name for name in _modules() if _package_of(name) == name))
+    known = {name: package_digest(name) for name in packages} | library_versions(packages)
+    known["python"] = python_version()
+    return hashlib.sha256(repr(sorted(known.items())).encode()).hexdigest()
 
 
 @lru_cache(maxsize=64)

@@ -45,14 +45,13 @@ def test_processes_are_neither_more_than_partitions_nor_than_memory_bears(
 
 @pytest.mark.services
 def test_a_dask_cluster_begins_beside_another_without_a_word(recwarn: pytest.WarningsRecorder) -> None:
-    from distributed import LocalCluster
+    from tasks.processes.cluster import client_of
 
-    runner = task_runner_named("dask")
     with ExitStack() as stack:
         taken = stack.enter_context(socket.socket())
         with suppress(OSError):  # it is taken already
             taken.bind(("127.0.0.1", 8787))
             taken.listen()
-        own = runner.cluster_kwargs  # type: ignore[attr-defined]
-        stack.enter_context(LocalCluster(n_workers=0, processes=False, **own))
+        client = stack.enter_context(client_of(""))
+        assert client.submit(sum, [1, 2]).result() == 3
     assert [str(warning.message) for warning in recwarn if "Port" in str(warning.message)] == []

@@ -196,7 +196,11 @@ def test_a_checkpoint_that_can_not_be_loaded_takes_no_other_with_it(
     assert events(tmp_path, "start").count("step-100") == 2  # it died, and was started again
 
 
-def test_dask_is_refused_with_a_sentence(sweep: Path, evaluate: Callable[..., Any]) -> None:
-    ran = evaluate(sweep, "--task-runner", "dask")
-    assert ran.code == 2
-    assert "is served on the machine of the run, and Dask's workers may be on others" in ran.err
+@pytest.mark.services
+def test_servers_run_beside_the_run_where_dask_computes(
+    sweep: Path, evaluate_process: Callable[..., Any], tmp_path: Path
+) -> None:
+    ran = evaluate_process(sweep, "--task-runner", "dask", "--json", timeout=400)
+    assert ran.code == 0, ran.err
+    assert [ran.value("exact_match,none", f"sft-step-{step}") for step in STEPS] == [0.2] * 5
+    assert len(events(tmp_path, "start")) == len(STEPS)

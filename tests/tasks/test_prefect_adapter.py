@@ -7,7 +7,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -90,11 +90,21 @@ def test_a_future_is_made_of_a_task_runs_id_and_what_it_wraps() -> None:
     assert PrefectConcurrentFuture(uuid4(), Future())._final_state is None  # type: ignore[arg-type]
 
 
-def test_a_dask_runner_keeps_its_client_under_the_name_that_the_warm_one_reads() -> None:
-    pytest.importorskip("prefect_dask", reason="the extra dask is not installed")
-    runner = prefect_adapter.warm_dask(address="tcp://127.0.0.1:9")
-    assert runner._client is None  # type: ignore[attr-defined]
-    assert isinstance(type(runner).__mro__[1].client, property)  # type: ignore[attr-defined]
+def test_a_runner_has_a_cluster_of_its_own_from_its_beginning_to_its_end() -> None:
+    seen: list[str] = []
+
+    @contextmanager
+    def cluster() -> Iterator[str]:
+        seen.append("begun")
+        yield "cluster"
+        seen.append("ended")
+
+    named = prefect_adapter.ClusterThreads(cluster, 3)
+    with named.duplicate() as runner:  # as Prefect does for each flow run
+        assert isinstance(runner, prefect_adapter.ClusterThreads)
+        assert (runner.cluster, runner._max_workers, seen) == ("cluster", 3, ["begun"])
+        assert named.cluster is None
+    assert seen == ["begun", "ended"]
 
 
 class Kept(RecordStorage):
@@ -216,10 +226,7 @@ def _bases_of_prefect(file: Path) -> Iterator[str]:
     tree = ast.parse(file.read_text("utf-8"))
     theirs = set()
     for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in (
-            "prefect",
-            "prefect_dask",
-        ):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "prefect":
             theirs |= {alias.asname or alias.name for alias in node.names}
             if any(part.startswith("_") for part in str(node.module).split(".")):
                 yield str(node.module)

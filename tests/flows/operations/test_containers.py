@@ -59,7 +59,7 @@ def test_the_images_lock_is_the_base_with_what_containers_need() -> None:
     text = (CHECKOUT / "requirements-containers.lock").read_text()
     found, base = locked("requirements-containers.lock"), locked("requirements.lock")
     assert {name: found.get(name) for name in base} == base
-    assert {"s3fs", "prefect-dask", "prefect-docker", "prefect-kubernetes", "asyncpg"} <= set(found)
+    assert {"s3fs", "distributed", "prefect-docker", "prefect-kubernetes", "asyncpg"} <= set(found)
     packages = re.split(r"^(?=[a-z0-9])", text, flags=re.MULTILINE)[1:]
     assert [entry.split()[0] for entry in packages if "--hash=sha256:" not in entry] == []
     assert "index-url" not in text.replace("--no-emit-index-url", "")

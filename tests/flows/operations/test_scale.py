@@ -13,6 +13,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pyarrow.parquet as pq
 import pytest
 
@@ -142,8 +143,11 @@ def test_dask_gives_the_same_numbers_with_work_on_both_workers(
     assert len(list(path.parent.glob("ran-*"))) >= 2
 
 
-@pytest.mark.services
-def test_what_a_dask_worker_spent_before_it_was_killed_is_counted(
+KILLS = 20
+
+
+@pytest.mark.nights
+def test_dask_workers_killed_at_20_moments_change_no_byte_and_no_count(
     prefect: Any,
     demo: Callable[..., Any],
     benchmark_file: Callable[..., Path],
@@ -151,35 +155,96 @@ def test_what_a_dask_worker_spent_before_it_was_killed_is_counted(
     until: Callable[..., Any],
     tmp_path: Path,
 ) -> None:
+    """Six times while the model is asked, then each time in the middle of another pair's scores."""
     endpoint = demo("--latency", "0.3")
     path = benchmark_file(40, endpoint.base_url, max_concurrency=2)
+    (path.parent / "own.py").write_text(SLOW_METRIC)
     config = json.loads(path.read_text())
-    path.write_text(json.dumps({**config, "prices": {"demo": {"prompt": 1, "completion": 2}}}))
-    whole = evaluate(prefect, path, "--output", str(tmp_path / "here"), "--store", str(tmp_path / "here"))
+    config["filter_list"][0]["metric_list"] += [
+        {"metric": "slow", "function": "own.py:slow", "alias": f"slow{number}", "number": number}
+        for number in range(KILLS + 4)
+    ]
+    config["prices"] = {"demo": {"prompt": 1, "completion": 2}}
+    path.write_text(json.dumps(config))
+    whole = evaluate(prefect, path, "--output", str(tmp_path / "here"), "--store", str(tmp_path / "st-here"))
+    for mark in path.parent.glob("scoring-*"):
+        mark.unlink()
+
     found: dict[str, Any] = {}
-    there = ("--output", str(tmp_path / "there"), "--store", str(tmp_path / "there"))
+    there = ("--output", str(tmp_path / "there"), "--store", str(tmp_path / "st-there"))
     running = threading.Thread(
         target=lambda: found.update(evaluate(prefect, path, *there, "--task-runner", f"dask:{dask}"))
     )
     running.start()
-    until(lambda: endpoint.stats()["answered"] >= 40 + 16, "inference is in its middle")
-    os.kill(until(lambda: _asking(prefect.folder), "a worker asks"), signal.SIGKILL)
-    running.join(300)
-    assert 80 <= endpoint.stats()["received"] <= 80 + 2  # what was in flight is asked again
-    assert found["requests"] == whole["requests"]
-    assert found["tokens"] == whole["tokens"]
+    killed = 0
+    for moment in range(6):
+        until(lambda moment=moment: endpoint.stats()["answered"] >= 42 + 6 * moment, "inference goes on")
+        os.kill(until(_dask_workers, "a worker is there")[0], signal.SIGKILL)
+        killed += 1
+    met: set[str] = set()
+    while killed < KILLS:
+        mark = until(lambda: _new_mark(path.parent, met), "the next pair is being scored")
+        time.sleep(0.05 * (killed % 6))  # at its beginning and later
+        with suppress(ProcessLookupError):
+            os.kill(int(mark.name.rpartition("-")[2]), signal.SIGKILL)
+            killed += 1
+    running.join(600)
+    assert endpoint.stats()["received"] == 80, "workers ask nothing, and so nothing is asked twice"
+    assert {name: found[name] for name in ("requests", "tokens")} == {
+        name: whole[name] for name in ("requests", "tokens")
+    }
     assert found["cost"] == pytest.approx(whole["cost"])
     assert found["cost"] > 0
+    assert _digests(tmp_path / "there") == _digests(tmp_path / "here")
+    assert len(values(tmp_path / "there")) == 3 + KILLS + 4
 
 
-def _asking(folder: Path) -> int | None:
-    """The process that asks a model: it holds a journal of answers below the folder."""
-    for process in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            held = [os.readlink(file) for file in (process / "fd").iterdir()]
-            if any(name.startswith(str(folder)) and name.endswith(".jsonl") for name in held):
-                return int(process.name)
+SLOW_METRIC = """
+import os, time
+from pathlib import Path
+
+
+def fragile(references, predictions):
+    return 1.0
+
+
+def slow(references, predictions, number=0):
+    Path(__file__).with_name(f'scoring-{number}-{os.getpid()}').touch()
+    time.sleep(0.02)
+    return float(references[0].rpartition('#### ')[2] == predictions[0])
+"""
+
+
+def _new_mark(folder: Path, met: set[str]) -> Path | None:
+    """A file that a pair left which is being scored for the first time."""
+    for mark in sorted(folder.glob("scoring-*")):
+        number = mark.name.split("-")[1]
+        if number not in met:
+            met.add(number)
+            return mark
     return None
+
+
+def _dask_workers() -> list[int]:
+    """The processes of workers, by the nannies of this test's that start them again."""
+    mine = psutil.Process().children(recursive=True)
+    nannies = [child for child in mine if {"dask", "worker"} <= set(child.cmdline())]
+    return [
+        own.pid
+        for nanny in nannies
+        for own in nanny.children()
+        if any("spawn_main" in word for word in own.cmdline())
+    ]
+
+
+def _digests(output: Path) -> dict[str, list[str]]:
+    """The digests of the artifacts that no time is in, by stage."""
+    stages = json.loads((output / "manifest.json").read_text())["artifacts"]
+    return {
+        name: sorted(ref["digest"] for ref in refs if ref["digest"])
+        for name, refs in stages.items()
+        if name != "infer"
+    }
 
 
 @pytest.mark.services

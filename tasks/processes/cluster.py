@@ -1,0 +1,171 @@
+"""Processes of a Dask cluster that compute steps, on this machine or on others.
+
+Only what a step computes goes there, as to the processes beside this one (``workers``): a call by name, whose
+reference comes back. Keys, states and retries, asking and its limits stay in the run's process.
+
+A worker imports what steps need when it joins, and notes what code that was. A call of a run with other code
+is refused: its key would say what did not happen. Where a worker is killed, Dask computes its steps on
+another one, four times at most; a step that is lost for good is retried as one of a process that died.
+"""
+
+import os
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+
+from distributed import Client, LocalCluster, WorkerPlugin
+
+from metrics.errors import ConfigError, NightjarError
+from tasks.processes.garbage import collect_rarely
+from tasks.processes.workers import WorkerDied, Workers, cores, import_stages, portable_call, reply_to, settle
+from tasks.store.fingerprint import whole_code
+
+OpenClient = Callable[[], AbstractContextManager[Any]]
+"""A block that has a client of a cluster. Opening it may take long."""
+PLUGIN: Final = "nightjar: stages imported"
+
+
+@contextmanager
+def client_of(address: str) -> Iterator[Client]:
+    """A client of the cluster whose scheduler has an address; without one, of a cluster that is started here
+    with a process for each core, and ended."""
+    with ExitStack() as stack:
+        where: Any = address
+        if not address:
+            # On any free port: by itself Dask takes 8787, and warns where another cluster has it.
+            own = LocalCluster(n_workers=cores(), threads_per_worker=1, dashboard_address="127.0.0.1:0")  # type: ignore[no-untyped-call]
+            where = stack.enter_context(own)
+        yield stack.enter_context(Client(where, set_as_default=False))  # type: ignore[no-untyped-call]
+
+
+class OtherCode(NightjarError):
+    """A worker of the cluster has imported other code than the run's."""
+
+
+class Cluster(AbstractContextManager["Cluster"]):
+    """A cluster from the beginning of the block to its end; what opens it goes on beside the block."""
+
+    def __init__(self, open_client: OpenClient) -> None:
+        self._open = open_client
+        self._stack = ExitStack()
+        self._client: Future[Any] = Future()
+        self._sees: dict[Path, bool] = {}
+        self._looking = threading.Lock()
+
+    def __enter__(self) -> "Cluster":
+        threading.Thread(target=settle, args=(self._client, self._opened), daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(Exception):  # a cluster that could not be opened was told where it was wanted
+            self._client.result()
+        self._stack.close()
+
+    def wait(self) -> None:
+        """Waits until it is open; raises ConfigError where it can't be opened."""
+        self._client.result()
+
+    def compute(self, function: str, call: bytes) -> "Future[bytes]":
+        """The reply to a call of ``function``, from whichever worker; raises ConfigError as ``wait``."""
+        client = self._client.result()
+        name = f"{function.rpartition('.')[2]}-{uuid.uuid4().hex}"  # the first half is what Dask's pages show
+        executor = client.get_executor(pure=False)
+        reply: Future[bytes] = executor.submit(_reply_there, whole_code(), call, key=name)
+        return reply
+
+    def sees(self, folder: Path) -> bool:
+        """Whether all workers see a folder of this machine, and can write files into it."""
+        with self._looking:
+            if folder not in self._sees:
+                token = folder / f".seen-{uuid.uuid4().hex}"
+                folder.mkdir(parents=True, exist_ok=True)
+                token.touch()
+                try:
+                    found = self._client.result().run(os.access, str(token), os.W_OK, on_error="ignore")
+                finally:
+                    token.unlink()
+                self._sees[folder] = bool(found) and all(found.values())
+            return self._sees[folder]
+
+    def _opened(self) -> Any:
+        """The client, once the workers that are there have imported what steps need.
+
+        Raises ConfigError where there is no cluster, or one that has not this project.
+        """
+        try:
+            client = self._stack.enter_context(self._open())
+            client.register_plugin(Imported(), name=PLUGIN)
+        except (OSError, ImportError, RuntimeError) as error:
+            raise ConfigError(
+                f"--task-runner dask: {error}; its scheduler and workers need this project and its extra dask"
+            ) from error
+        whole_code()  # beside what the run begins with
+        return client
+
+
+class Imported(WorkerPlugin):
+    """What makes a process one of the cluster's that computes steps: a plugin of Dask's workers."""
+
+    idempotent = True
+
+    def setup(self, worker: Any) -> None:
+        """Imports what steps need and notes its code, before the first of them."""
+        import_stages()
+        whole_code()
+        collect_rarely()
+
+
+class ClusterWorkers(Workers):
+    """A cluster as the processes of a run whose results lie in ``folder``."""
+
+    distant = True
+
+    def __init__(self, cluster: Cluster, folder: Path) -> None:
+        super().__init__(0)
+        self._cluster = cluster
+        self._folder = folder
+
+    def start(self) -> None:
+        """Waits until the cluster is there; raises ConfigError where it is not."""
+        self._cluster.wait()
+
+    def submit(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> "Future[Any]":
+        """As of processes here."""
+        call = portable_call(function, args, kwargs)
+        if call is None:
+            return super().submit(function, *args, **kwargs)
+        done: Future[Any] = Future()
+        reply = self._cluster.compute(function.__qualname__, call)
+        reply.add_done_callback(lambda reply: settle(done, lambda: _value(reply)))
+        return done
+
+    def offer(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> "Future[Any]":
+        """As of processes here, where the workers see the folder of results: what is offered may write
+        there."""
+        if self._cluster.sees(self._folder):
+            return self.submit(function, *args, **kwargs)
+        return super().offer(function, *args, **kwargs)
+
+
+def _value(reply: "Future[bytes]") -> Any:
+    try:
+        replied = reply.result()
+    except NightjarError:
+        raise
+    except BaseException as error:  # one worker after another ended, or the scheduler is away
+        raise WorkerDied(f"a step was lost in Dask's cluster: {error}") from error
+    return Workers.value(replied)
+
+
+def _reply_there(code: str, call: bytes) -> bytes:
+    """What a worker replies to a call of a run with that code."""
+    if (own := whole_code()) != code:
+        raise OtherCode(
+            f"a worker of Dask on {os.uname().nodename} has imported other code or libraries "
+            f"({own[:8]}) than the run ({code[:8]}): bring it to the same version and start it again"
+        )
+    return reply_to(call)

@@ -1,0 +1,110 @@
+"""Steps on a Dask cluster, whose one worker is a thread of the test's own process."""
+
+from collections.abc import Iterator
+from concurrent.futures import CancelledError, Future
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import pytest
+
+from metrics.errors import ConfigError
+from tasks.processes.workers import WorkerDied, workers, working_in
+
+pytestmark = pytest.mark.services
+cluster = pytest.importorskip("tasks.processes.cluster", reason="the extra dask is not installed")
+
+
+def spelled(word: str, *, upper: bool = False) -> str:
+    if not word:
+        raise ConfigError("no word")
+    return word.upper() if upper else word
+
+
+def same(value: object) -> object:
+    return value
+
+
+@contextmanager
+def one_worker() -> Iterator[Any]:
+    from distributed import Client, LocalCluster
+
+    places: dict[str, Any] = {"n_workers": 1, "threads_per_worker": 1, "processes": False}
+    with (
+        LocalCluster(dashboard_address="127.0.0.1:0", **places) as own,  # type: ignore[no-untyped-call]
+        Client(own, set_as_default=False) as client,  # type: ignore[no-untyped-call]
+    ):
+        yield client
+
+
+@pytest.fixture
+def there(tmp_path: Path) -> Iterator[Any]:
+    with cluster.Cluster(one_worker) as opened:
+        yield cluster.ClusterWorkers(opened, tmp_path / "out")
+
+
+def test_a_call_comes_back_with_what_it_returned_or_raised(there: Any) -> None:
+    with working_in(there):
+        assert workers() is there
+        assert workers().compute(spelled, "a", upper=True) == "A"
+        with pytest.raises(ConfigError, match="no word"):
+            workers().compute(spelled, "")
+    assert workers() is not there
+
+
+def test_what_can_not_be_sent_is_computed_here(there: Any) -> None:
+    unsendable = Lock()
+    assert there.compute(same, unsendable) is unsendable
+
+
+def test_a_worker_of_other_code_refuses(there: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    there.start()
+    replies = iter(["of the run", "of the worker"])
+    monkeypatch.setattr(cluster, "whole_code", partial(next, replies))
+    with pytest.raises(cluster.OtherCode, match=r"than the run .*: bring it to the same version"):
+        there.compute(spelled, "a")
+
+
+def test_a_step_that_is_lost_with_the_cluster_is_one_of_a_process_that_died(
+    there: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost: Future[bytes] = Future()
+    lost.set_exception(CancelledError("its scheduler is away"))
+    monkeypatch.setattr(cluster.Cluster, "compute", lambda *_: lost)
+    with pytest.raises(WorkerDied, match="a step was lost in Dask's cluster: its scheduler is away"):
+        there.compute(spelled, "a")
+
+
+def test_files_of_results_are_written_there_only_where_the_workers_see_the_folder(
+    there: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[str] = []
+    monkeypatch.setattr(cluster, "reply_to", lambda call: sent.append("sent") or _replied(call))
+    assert there.offer(spelled, "a").result() == "a"
+    assert sent == ["sent"]
+    assert [*(tmp_path / "out").iterdir()] == []
+    monkeypatch.setattr(cluster.os, "access", lambda *_: False)
+    elsewhere = cluster.ClusterWorkers(there._cluster, tmp_path / "elsewhere")
+    assert elsewhere.offer(spelled, "a").result() == "a"
+    assert sent == ["sent"]
+
+
+def _replied(call: bytes) -> bytes:
+    from tasks.processes.workers import reply_to
+
+    return reply_to(call)
+
+
+def test_a_cluster_that_is_not_there_is_told_where_it_is_wanted() -> None:
+    @contextmanager
+    def nowhere() -> Iterator[Any]:
+        raise OSError("Timed out trying to connect to tcp://127.0.0.1:9")
+        yield
+
+    with (
+        cluster.Cluster(nowhere) as opened,
+        pytest.raises(ConfigError, match="--task-runner dask: Timed out trying to connect to tcp://"),
+    ):
+        cluster.ClusterWorkers(opened, Path()).start()
