@@ -121,6 +121,12 @@ def warn(sentence: str) -> None:
         print(f"warning: {sentence}", file=sys.stderr)
 
 
+def show_warning(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
+    """A warning of a metric or a user's code as the other warnings are shown: no file of ours, no source."""
+    named = "" if issubclass(category, UserWarning) else f"{category.__name__}: "
+    warn(f"{named}{message}")
+
+
 def user_name() -> str:
     """Who types this, as the machine knows them: by number where it has no name for them, as in a
     container."""
@@ -178,6 +184,7 @@ COMMANDS: Final = {
     "init": "flows.init",
     "check": "flows.check",
     "eval": "flows.eval.__main__",
+    "lm_eval": "flows.lm_eval.__main__",
     "suite": "flows.suite.__main__",
     "deploy": "flows.deploy",
     "compare": "flows.compare.__main__",

@@ -6,7 +6,8 @@ and ``validation_document`` the command line. Raises ConfigError with file and l
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -64,11 +65,38 @@ class CommandInputs:
     recorded: Mapping[str, tuple[Path, ...]] = field(default_factory=dict)
     """Files of other programs' evaluations, by the program."""
     models: ModelFlags = NO_FLAGS
+    force: bool = False
+    """Whether a benchmark that is refused leaves the others of a list to run."""
 
     @property
     def names(self) -> list[str]:
         """The benchmarks of ``--tasks``, patterns among them."""
         return [name.strip() for name in (self.tasks or "").split(",") if name.strip()]
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A benchmark of a list that can't run, and why."""
+
+    name: str
+    reason: NightjarError
+
+
+@contextmanager
+def left_out(name: str, refused: list[Refused] | None) -> Iterator[None]:
+    """A block whose NightjarError leaves one benchmark of a list out; None: it is raised."""
+    try:
+        yield
+    except NightjarError as error:
+        if refused is None:
+            raise
+        refused.append(Refused(name, error))
+
+
+def raise_if_alone(found: Sequence[object], refused: Sequence[Refused]) -> None:
+    """Raises the first reason where nothing is left to run."""
+    if refused and not found:
+        raise refused[0].reason
 
 
 @dataclass(frozen=True)
@@ -80,6 +108,8 @@ class ChosenConfigs:
     warnings: tuple[str, ...] = ()
     settings: tuple[TwoPhaseSettings | None, ...] = ()
     """What each config says about its run, where it is one of the two-phase framework."""
+    refused: tuple[Refused, ...] = ()
+    """What is left out under ``force``."""
 
 
 def load_config(
@@ -152,17 +182,23 @@ def choose_configs(inputs: CommandInputs) -> ChosenConfigs:
         return ChosenConfigs((load_config(None, _overrides(inputs, None)),))
     configs: list[EvalConfig] = []
     settings: list[TwoPhaseSettings | None] = []
+    groups: dict[str, Group] = {}
+    refused: list[Refused] = []
     for path in inputs.configs:
-        overrides = _overrides(inputs, path)
-        loaded = load_configs(path, overrides)
-        configs += loaded
-        about = None if is_harness_file(path) else read_native(path, overrides)[1]
-        settings += [about] * len(loaded)
+        with left_out(str(path), refused if inputs.force else None):
+            overrides = _overrides(inputs, path)
+            loaded = load_configs(path, overrides)
+            about = None if is_harness_file(path) else read_native(path, overrides)[1]
+            groups |= groups_in(path)
+            configs += loaded
+            settings += [about] * len(loaded)
+    raise_if_alone(configs, refused)
     return ChosenConfigs(
         tuple(configs),
-        {name: group for path in inputs.configs for name, group in groups_in(path).items()},
+        groups,
         (*notes_of([entry for entry in settings if entry is not None]), *_notes_of_tasks(configs)),
         tuple(settings),
+        tuple(refused),
     )
 
 
@@ -241,8 +277,12 @@ def _chosen_by_name(inputs: CommandInputs, names: Sequence[str], strict: bool) -
             "--tasks needs --include-path DIR: the folder with the YAML files of the benchmarks"
         )
     flags = inputs.models.overrides(()) if inputs.models else ()
-    configs, selection = load_selected(names, inputs.include_path, (*flags, *inputs.overrides), strict=strict)
-    return ChosenConfigs(configs, selection.groups, tuple(selection.warnings))
+    refused: list[Refused] = []
+    configs, selection = load_selected(
+        names, inputs.include_path, (*flags, *inputs.overrides), strict=strict,
+        refused=refused if inputs.force else None,
+    )  # fmt: skip
+    return ChosenConfigs(configs, selection.groups, tuple(selection.warnings), refused=tuple(refused))
 
 
 def _rescored(folder: Path, include_path: Sequence[Path]) -> tuple[EvalConfig, ...]:
@@ -276,16 +316,37 @@ def _notes_of_tasks(configs: Sequence[EvalConfig]) -> list[str]:
 
 
 def load_selected(
-    names: Sequence[str], folders: Sequence[Path], overrides: Sequence[str] = (), *, strict: bool = True
+    names: Sequence[str],
+    folders: Sequence[Path],
+    overrides: "Sequence[str] | Callable[[Definition], Sequence[str]]" = (),
+    *,
+    strict: bool = True,
+    refused: list[Refused] | None = None,
 ) -> tuple[tuple[EvalConfig, ...], "SelectedBenchmarks"]:
     """The evaluations of ``--tasks`` in the folders of ``--include-path``, and the groups they are scored
     in.
-    """
-    from tasks.benchmarks.lm_eval import select
 
-    selection = select(names, folders)
-    sources = translated(selection, overrides, Path.cwd())
-    return tuple(_evaluation(source, None, strict) for source in sources), selection
+    ``overrides`` are the same for all, or made for each definition. What can't run is put into ``refused``
+    where there is such a list.
+    """
+    from tasks.benchmarks.lm_eval import build_index, select_from
+
+    index = build_index(folders)
+    known: list[str] = []
+    for name in names:
+        with left_out(name, refused):
+            index.matching([name])
+            known.append(name)
+    raise_if_alone(known, refused or ())
+    selection = select_from(index, known)
+    configs: list[EvalConfig] = []
+    for definition in selection.benchmarks.values():
+        with left_out(definition.name, refused):
+            own = overrides(definition) if callable(overrides) else overrides
+            (source,) = translated((definition,), own, Path.cwd())
+            configs.append(_evaluation(source, None, strict))
+    raise_if_alone(configs, refused or ())
+    return tuple(configs), selection
 
 
 def validate_configs(
@@ -365,7 +426,7 @@ def read_harness(
     from tasks.benchmarks.lm_eval import DefinitionIndex, select_file
 
     index = DefinitionIndex([path.parent] if path.parent.is_dir() else [], reader)
-    return translated(select_file(path, index), overrides, path.parent)
+    return translated(select_file(path, index).benchmarks.values(), overrides, path.parent)
 
 
 def groups_in(path: Path) -> Mapping[str, "Group"]:
@@ -381,9 +442,9 @@ def groups_in(path: Path) -> Mapping[str, "Group"]:
 
 
 def translated(
-    selection: "SelectedBenchmarks", overrides: Sequence[str], base_dir: Path
+    definitions: "Iterable[Definition]", overrides: Sequence[str], base_dir: Path
 ) -> tuple[YamlSource, ...]:
-    """The benchmarks of a selection as native keys; raises ConfigError naming the file and the key, or the
+    """Benchmarks of the harness as native keys; raises ConfigError naming the file and the key, or the
     ``--set``.
 
     An override of a key of the harness is put into its definition, any other one into the native config.
@@ -395,7 +456,7 @@ def translated(
         (origin_of(text), location, value) for text, location, value in parsed if location[0] in TASK_KEYS
     ]
     outer = [text for text, location, _ in parsed if location[0] not in TASK_KEYS]
-    sources = (_translated(definition, inner) for definition in selection.benchmarks.values())
+    sources = (_translated(definition, inner) for definition in definitions)
     return tuple(with_overrides(source, outer, base_dir) for source in sources)
 
 

@@ -12,19 +12,27 @@ if __name__ == "__main__":
     )  # before the imports below: they take a second, and a reader should not wonder
 
 import warnings
-from collections.abc import Mapping, Sequence
-from datetime import datetime
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from pydantic import ValidationError
 
-from flows.command_line import REFUSED, command_line, examples, new_app, print_json, quiet_prefect, warn
+from flows.command_line import (
+    REFUSED,
+    command_line,
+    examples,
+    new_app,
+    print_json,
+    quiet_prefect,
+    show_warning,
+    warn,
+)
 from flows.config.schema import Phase, RunOptions
 from metrics.errors import ConfigError
 from tasks.datasets.selection import Selection
-from tasks.processes.garbage import collect_rarely, freeze_imports
+from tasks.processes.garbage import collect_rarely
 from tasks.processes.workers import may_fork, prepare
 from tasks.usercode.load import trust_what_is_named
 
@@ -101,7 +109,9 @@ def evaluate_command(
     ] = False,
     force: Annotated[
         bool,
-        typer.Option("--force", help="Run even if pairs fail on the first item; the others are computed"),
+        typer.Option(
+            "--force", help="Run what can be run: pairs, or benchmarks of a list, that fail are left out"
+        ),
     ] = False,
     task_runner: Annotated[str, typer.Option(help="threads, processes, dask or dask:ADDRESS")] = "threads",
     workers: Annotated[
@@ -144,7 +154,7 @@ def evaluate_command(
     inputs = CommandInputs(
         tuple(configs or ()), tuple(overrides or ()), tasks, tuple(include_path or ()), from_samples,
         _recorded(inspect=from_inspect, lighteval=from_lighteval, opencompass=from_opencompass),
-        ModelFlags(tuple(model or ()), base_url, api, api_key_env, tuple(model_path or ()), serve),
+        ModelFlags(tuple(model or ()), base_url, api, api_key_env, tuple(model_path or ()), serve), force,
     )  # fmt: skip
     if dry_run and no_data:
         document, code = validation_document(inputs)
@@ -210,33 +220,20 @@ def _run_all(
     output: str | None,
     reading: "ReadingBeside | None",
 ) -> int:
-    """Runs one evaluation after the other; the exit code is the worst of them. ``reading`` is that of the
-    first one's dataset."""
-    from flows.eval.session import checked_options, print_together, run_evaluation
+    """Runs one evaluation after the other and shows them; the exit code is the worst of them."""
+    from flows.eval.session import print_together
+    from flows.eval.together import run_together, write_harness_files
 
-    freeze_imports()
-    # All of them before the first: an evaluation of hours should not end in the refusal of the next.
-    first, *others = own_options
-    checked = [checked_options(*first, session, reading)]
-    checked += [checked_options(*other, session) for other in others]
-    documents, codes = [], []
-    for config, own in zip(chosen.configs, checked, strict=True):
-        code, document = run_evaluation(config, own, session)
-        if own.against is not None and document["results"]:
-            from flows.eval.against import held_against
-
-            judged, told = held_against(own, session.quiet)
-            code, document = code or judged, document | told
-        documents.append(document)
-        codes.append(code)
-    written = write_harness_files(chosen, documents, output)
+    code, ran = run_together(chosen, own_options, session, reading)
+    written = write_harness_files(chosen, ran, output)
+    documents = [document for _, document in ran]
     if session.quiet:
         _print(_one_or_many(documents), as_json=True)
     for path in written if not session.quiet else ():
         print(f"lm-evaluation-harness: {path}")
     if len(documents) > 1 and not session.quiet:
         print_together([Path(document["output"]) for document in documents])
-    return max(codes)
+    return code
 
 
 def _recorded(**paths: list[Path] | None) -> dict[str, tuple[Path, ...]]:
@@ -248,8 +245,10 @@ def _own_options(
     chosen: "ChosenConfigs", options: RunOptions, phase: Phase | None
 ) -> "Iterator[tuple[EvalConfig, RunOptions]]":
     """Each evaluation with its options: what the command line leaves open a two-phase config may say."""
+    from flows.eval.together import own_folders
+
     settings = chosen.settings or (None,) * len(chosen.configs)
-    for (config, own), about in zip(_own_folders(chosen, options), settings, strict=True):
+    for (config, own), about in zip(own_folders(chosen, options), settings, strict=True):
         if about is None:
             yield config, own
             continue
@@ -259,21 +258,6 @@ def _own_options(
             "limit": own.limit or about.limit,
         }
         yield config, RunOptions.model_validate({**own.model_dump(), **said})
-
-
-def _own_folders(chosen: "ChosenConfigs", options: RunOptions) -> "Iterator[tuple[EvalConfig, RunOptions]]":
-    """Each evaluation with its options: of several, each has a folder of its own in ``--output``."""
-    names = [config.name for config in chosen.configs]
-    for config in chosen.configs:
-        if options.output is None or len(names) == 1:
-            yield config, options
-            continue
-        if names.count(config.name) > 1:
-            raise ConfigError(
-                f"--output {options.output}: several benchmarks are called '{config.name}', and one would "
-                "overwrite the other's files; give each a name of its own, or leave --output out"
-            )
-        yield config, options.model_copy(update={"output": f"{options.output}/{config.name}"})
 
 
 def _one_or_many(documents: list[dict[str, Any]]) -> dict[str, Any]:
@@ -294,39 +278,8 @@ def main() -> None:
     """Runs the command and exits."""
     quiet_prefect()
     collect_rarely()
-    warnings.showwarning = _print_warning
+    warnings.showwarning = show_warning
     command_line(app)
-
-
-def _print_warning(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
-    """A warning of a metric or a user's code as the other warnings are shown: no file of ours, no source."""
-    named = "" if issubclass(category, UserWarning) else f"{category.__name__}: "
-    warn(f"{named}{message}")
-
-
-def write_harness_files(
-    chosen: "ChosenConfigs", documents: Sequence[Mapping[str, Any]], output: str | None
-) -> list[Path]:
-    """Writes the harness's own files for the evaluations that were published; returns the results files.
-
-    They lie below ``output``, else in the last run's folder. Groups are aggregated over the benchmarks of
-    this command.
-    """
-    pairs = [
-        (config, document)
-        for config, document in zip(chosen.configs, documents, strict=True)
-        if config.harness is not None and document["results"]
-    ]
-    if not pairs:
-        return []
-    from tasks.benchmarks.lm_eval import results as harness_results
-
-    runs = [
-        harness_results.FinishedRun(config.model_dump(mode="json"), Path(document["output"]))
-        for config, document in pairs
-    ]
-    folder = Path(output) if output is not None else runs[-1].folder
-    return harness_results.write_harness_files(runs, chosen.groups, folder, datetime.now())
 
 
 if __name__ == "__main__":

@@ -310,7 +310,7 @@ def run_info(run: Run, grid: GridResponses, stopped: Mapping[str, Any] | None = 
         models=tuple(plan.models),
         prompts=tuple(plan.prompts),
         date=run.started,
-        n_items=to_ask if run.options.limit is None else _dataset_size(run),
+        n_items=_dataset_size(run) if run.options.selection().chooses else to_ask,
         n_used=items,
         stopped=stopped,
         config=config.model_dump(mode="json"),

@@ -51,6 +51,11 @@ class Selection(BaseModel):
             raise ValueError(f"'{value}': expected {EXPECTED}")
         return value.strip()
 
+    @property
+    def chooses(self) -> bool:
+        """Whether it may leave items out."""
+        return self.limit is not None or self.samples is not None
+
     def of(self, items: Iterable[Item]) -> Iterator[Item]:
         """The chosen items; raises DatasetError for a position that the dataset does not have."""
         chosen = self._chosen(items)

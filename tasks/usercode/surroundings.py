@@ -341,9 +341,10 @@ _drawing = threading.RLock()
 
 
 class Generators:
-    """The global generators of one step of one benchmark."""
+    """The global generators of one step of one benchmark, which begin at the seeds: Python's and numpy's."""
 
-    def __init__(self) -> None:
+    def __init__(self, seeds: Sequence[int] = (PYTHON_SEED, NUMPY_SEED)) -> None:
+        self._seeds = seeds
         self._own: tuple[Any, Any] | None = None
 
     @contextmanager
@@ -353,8 +354,8 @@ class Generators:
         with _drawing:
             others = _state()
             if self._own is None:
-                random.seed(PYTHON_SEED)
-                np.random.seed(NUMPY_SEED)
+                random.seed(self._seeds[0])
+                np.random.seed(self._seeds[1])
             else:
                 _set(self._own)
             try:

@@ -224,6 +224,20 @@ def evaluate(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     return call
 
 
+@pytest.fixture
+def lm_eval(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Evaluate:
+    """``python -m flows.lm_eval`` in the process of the tests, with a store and results of the test's own."""
+    from flows.lm_eval.__main__ import main as lm_eval_main
+
+    places = {"NIGHTJAR_STORE": str(tmp_path / "store"), "NIGHTJAR_RESULTS": str(tmp_path / "results")}
+
+    def call(*arguments: str | Path, env: Mapping[str, str] | None = None) -> Ran:
+        named = ["flows.lm_eval", *map(str, arguments)]
+        return _called(lm_eval_main, named, {**own(home), **places, **(env or {})}, capsys)
+
+    return call
+
+
 @pytest.fixture(scope="module")
 def first_runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Ran]]:
     """Where the stores and outputs of a file's first runs are kept, and what they printed."""

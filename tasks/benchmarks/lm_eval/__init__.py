@@ -21,6 +21,7 @@ from tasks.benchmarks.lm_eval.select import (
     build_index,
     select,
     select_file,
+    select_from,
 )
 from tasks.benchmarks.lm_eval.splits import files_of_benchmark
 from tasks.benchmarks.lm_eval.translation import (
@@ -44,6 +45,7 @@ __all__ = [
     "resolve_many",
     "select",
     "select_file",
+    "select_from",
     "translate",
     "translate_definition",
 ]

@@ -230,6 +230,7 @@ class HarnessBenchmark:
 
     ``apply_chat_template`` there asks chat models with messages, few-shot examples as turns
     (``fewshot_as_multiturn``) or in the user's message; ``system_instruction`` stands before the description.
+    ``documents`` are the only ones that examples are drawn for; ``seeds`` those of the global generators.
     """
 
     def __init__(
@@ -256,7 +257,10 @@ class HarnessBenchmark:
                 f"{self._where}: output_type {self._config['output_type']} asks for log-likelihoods, which "
                 "chat endpoints don't give; use api: completions, or choices_by: letter"
             )
-        self._splits = Splits(self._config, self._base_dir, self._where, tokenizer=harness.get("tokenizer"))
+        self._splits = Splits(
+            self._config, self._base_dir, self._where, tokenizer=harness.get("tokenizer"),
+            seeds=harness.get("seeds"),
+        )  # fmt: skip
 
     def items(self) -> Iterator[Item]:
         """The evaluated documents in order. An id is derived from the content; equal documents are
@@ -284,6 +288,7 @@ class HarnessBenchmark:
                 "source": self._splits.source.digest(),
                 "code": self._code(keys),
                 "cluster": self._cluster,
+                **self._said("seeds"),
             }
         )
 
@@ -298,8 +303,12 @@ class HarnessBenchmark:
             "source": self._splits.source.digest(),
             "functions": {"code": self._code(kept)},
             "unconditional": asks_unconditional(self._config),
-            **({"choices_by": letters} if (letters := self._harness.get("choices_by")) else {}),
+            **self._said("choices_by", "documents", "seeds"),
         }
+
+    def _said(self, *knobs: str) -> dict[str, Any]:
+        """Those of the knobs that are used, which few runs do: others have the keys that they had before."""
+        return {knob: said for knob in knobs if (said := self._harness.get(knob)) is not None}
 
     def _code(self, value: Any) -> Sources:
         return sources_of(*(load_function(name, self._base_dir) for name in sorted(set(functions_in(value)))))
@@ -329,6 +338,8 @@ class Prompter:
         self._delimiters = Delimiters(config.get("target_delimiter", " "), "")
         letters = harness.get("choices_by")
         self._lettering = None if letters is None else Lettering(**letters)
+        drawing = harness.get("documents")
+        self._drawing = None if drawing is None else frozenset(drawing)
         first = self._docs[0]
         chosen = config.get("doc_to_choice") is not None
         with self._generators.drawn_from():
@@ -344,8 +355,9 @@ class Prompter:
             with self._generators.drawn_from():
                 try:
                     for item in together:
-                        for doc in self._docs[position : item.doc_id]:
-                            draws.skip(doc)
+                        for place in range(position, item.doc_id):
+                            if self._drawing is None or place in self._drawing:
+                                draws.skip(self._docs[place])
                         position = item.doc_id + 1
                         done.append(self._numbered(item, draws))
                 except Exception as error:

@@ -25,11 +25,13 @@ import orjson
 
 from metrics.statistics.estimate import group_aggregate
 from metrics.types import Estimate
+from tasks.benchmarks.lm_eval.about import HarnessCommand, about_run, folder_name
 from tasks.benchmarks.lm_eval.documents import Fields, gold_indices
 from tasks.benchmarks.lm_eval.rescoring import LogRow, likelihoods_of
 from tasks.benchmarks.lm_eval.select import Aggregate, Group
 from tasks.benchmarks.lm_eval.yaml import decoded
 from tasks.store.home import write_json, write_lines
+from tasks.store.outputs import MANIFEST
 from tasks.usercode.load import UserModules
 
 OF_DOCUMENTS: Final[Mapping[str, Callable[[str], int]]] = {
@@ -119,12 +121,22 @@ class FinishedRun:
         """The definition's keys, functions by name."""
         return self.config["harness"]["config"]  # type: ignore[no-any-return]
 
+    @property
+    def seconds(self) -> float:
+        """How long it took, as its manifest says."""
+        manifest = self.folder / MANIFEST
+        return float(json.loads(manifest.read_bytes())["wall_seconds"]) if manifest.is_file() else 0.0
+
 
 def write_harness_files(
-    runs: Sequence[FinishedRun], groups: Mapping[str, Group], output: Path, time: datetime
+    runs: Sequence[FinishedRun],
+    groups: Mapping[str, Group],
+    output: Path,
+    time: datetime,
+    command: HarnessCommand | None = None,
 ) -> list[Path]:
     """Writes ``<output>/<model>/results_<time>.json`` and one sample log a benchmark, a folder for each
-    model.
+    model; with an ``output`` that ends with ``.json``, ``<output>_<time>.json`` and the logs beside it.
 
     Returns the results files. ``time`` becomes part of the names, in the harness's form.
     """
@@ -132,22 +144,28 @@ def write_harness_files(
     models = dict.fromkeys(str(model["name"]) for run in runs for model in run.config["models"])
     written = []
     for model in models:
-        folder = output / re.sub(r"[\"<>:/|\\?*\[\]]+", "__", model)
+        named = output.suffix == ".json"
+        folder = output.parent if named else output / folder_name(model)
         folder.mkdir(parents=True, exist_ok=True)
         hashes = {}
-        for run in runs:
+        for run in runs if command is None or command.log_samples else ():
             samples = run.folder / f"samples_{run.config['name']}.jsonl"
             if samples.is_file():
                 log = folder / f"samples_{run.task}_{stamp}.jsonl"
                 base_dir = str(run.config["base_dir"])
                 hashes[run.task] = write_samples(samples, log, run.config["harness"], base_dir, model)
-        document = {**results_document(runs, groups, model), "task_hashes": hashes, "model_name": model}
-        written.append(folder / f"results_{stamp}.json")
+        document = {**results_document(runs, groups, model, command), "task_hashes": hashes}
+        written.append(folder / f"{output.stem if named else 'results'}_{stamp}.json")
         write_json(written[-1], document)
     return written
 
 
-def results_document(runs: Sequence[FinishedRun], groups: Mapping[str, Group], model: str) -> Section:
+def results_document(
+    runs: Sequence[FinishedRun],
+    groups: Mapping[str, Group],
+    model: str,
+    command: HarnessCommand | None = None,
+) -> Section:
     """One model's numbers over all benchmarks, then over the groups, in the harness's sections."""
     documents = {run.task: json.loads((run.folder / "results.json").read_bytes()) for run in runs}
     results: dict[str, Section] = {}
@@ -178,6 +196,8 @@ def results_document(runs: Sequence[FinishedRun], groups: Mapping[str, Group], m
         "higher_is_better": dict(sorted({**better, **_better_of_groups(groups, better)}.items())),
         "n-samples": {run.task: _counts(documents[run.task], results[run.task]) for run in runs},
         **{key: any_document.get(key) for key in ("config", "git_hash", "date")},
+        **({} if command is None else {"config": dict(command.config)}),
+        **about_run([run.config for run in runs], sum(run.seconds for run in runs), model, command),
     }
 
 
@@ -187,7 +207,9 @@ def group_numbers(group: Group, groups: Mapping[str, Group], results: Mapping[st
 
     Standard errors are those of a weighted sum of independent numbers.
     """
-    leaves = [results[name] for name in leaf_names(group, groups) if name in results]
+    names = leaf_names(group, groups)
+    leaves = [results[name] for name in names if name in results]
+    complete = len(leaves) == len(names)  # else the mean would be another benchmark's
     numbers: Section = {"name": group.name, "alias": group.alias}
     if group.aggregates:
         numbers["sample_len"] = sum(entry.get("sample_len", 0) for entry in leaves)
@@ -199,8 +221,11 @@ def group_numbers(group: Group, groups: Mapping[str, Group], results: Mapping[st
                 estimate = group_aggregate(
                     [_estimate(entry, key, error_key) for entry in members], aggregate.weight_by_size
                 )
-                numbers[key] = None if math.isnan(estimate.value) else estimate.value
-                numbers[error_key] = NO_STDERR if math.isnan(estimate.stderr) else estimate.stderr
+                known = complete and not math.isnan(estimate.value)
+                numbers[key] = estimate.value if known else None
+                numbers[error_key] = (
+                    estimate.stderr if known and not math.isnan(estimate.stderr) else NO_STDERR
+                )
                 counted[key] = estimate.n_items
     return {**numbers, "sample_count": counted} if counted else numbers
 
@@ -342,6 +367,7 @@ def _line(row: SampleRow, harness: Mapping[str, Any], fields: Fields) -> SampleR
     return {
         **shown,
         **(sample_values(row, target, fields) if config.get("process_results") is None else {}),
+        **({"bypass": None} if "bypass" in row["metrics"] else {}),  # that there is no value
         "resps": resps,
         **({"filtered_resps": filtered_responses(row, config)} if generates else {}),
         "target": str(target),

@@ -8,6 +8,7 @@ the groups.
 """
 
 import fnmatch
+import glob
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -101,7 +102,16 @@ class DefinitionIndex:
         none."""
         selected: dict[str, IndexEntry] = {}
         for pattern in patterns:
+            if pattern.endswith(".yaml") and pattern not in self.entries:
+                selected.update(self._of_files(pattern))
+                continue
             names = [pattern] if pattern in self.entries else sorted(fnmatch.filter(self.entries, pattern))
+            if not names and pattern.rpartition("@")[0] in self.entries:
+                name, _, form = pattern.rpartition("@")
+                raise ConfigError(
+                    f"'{pattern}': formats, which are chosen behind @, belong to version 0.5 of the harness; "
+                    f"write what '{form}' stands for into a definition of your own, or ask for '{name}'"
+                )
             if not names:
                 hint = nearest(pattern, self.entries) or "; --include-path names the folder to look in"
                 raise ConfigError(
@@ -109,6 +119,22 @@ class DefinitionIndex:
                 )
             selected.update((name, self.entries[name]) for name in names)
         return list(selected.values())
+
+    def _of_files(self, pattern: str) -> dict[str, IndexEntry]:
+        """What the YAML files of that name or pattern define; raises ConfigError where there are none."""
+        place = Path(pattern).expanduser().absolute()
+        files = [Path(path) for path in sorted(glob.glob(str(place)))]
+        if not files:
+            raise ConfigError(f"--tasks {pattern}: there is no such file")
+        found: dict[str, IndexEntry] = {}
+        for path in files:
+            entries = list(file_entries(path.resolve(), self.reader.read(path)))
+            if not entries:
+                raise ConfigError(
+                    f"{path}: has neither 'task' nor 'group': it's a base that other files include"
+                )
+            found.update((entry.name, entry) for entry in entries)
+        return found
 
     def _add(self, path: Path, entries: dict[str, IndexEntry]) -> None:
         try:

@@ -5,7 +5,7 @@ function of the definition's own, or a hub. ``HarnessBenchmark`` enters by ``Spl
 """
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -52,12 +52,13 @@ class Splits:
         where: str,
         modules: UserModules | None = None,
         tokenizer: str | None = None,
+        seeds: Sequence[int] | None = None,
     ) -> None:
         self._config = config
         self._base_dir = base_dir
         self._where = where
         self.modules = modules or UserModules(own=True)
-        self.generators = Generators()
+        self.generators = Generators() if seeds is None else Generators(seeds)
         self.source = DefinitionDataset(config, base_dir, where, self.modules, tokenizer)
         self._processing: dict[tuple[str, FunctionName], Any] = {}
         self._evaluated: list[dict[str, Any]] | None = None

@@ -164,7 +164,8 @@ def _metric(entry: _Entry, warnings: list[str]) -> dict[str, Any]:
 
 def _of_likelihoods(entry: _Entry, warnings: list[str]) -> dict[str, Any]:
     known = OF_LIKELIHOODS[entry.output_type]
-    if entry.name not in known and not _is_own(entry.name, entry.output_type):
+    named = entry.name == "bypass" or _is_own(entry.name, entry.output_type)
+    if entry.name not in known and not named:
         raise ConfigError(
             f"{entry.where} has no value for output_type {entry.output_type}; it has {', '.join(known)}"
         )
@@ -441,6 +442,14 @@ OTHER_LENGTH_KEYS: Final = ("max_new_tokens", "max_completion_tokens")
 PASSED_ON: Final = ("top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty")
 
 
+def known_generation_arguments() -> tuple[str, ...]:
+    """What ``generation_kwargs`` may hold here."""
+    return (
+        "until", "stop", "do_sample", "temperature", "seed", "num_beams", *LENGTH_KEYS, *OTHER_LENGTH_KEYS,
+        *PASSED_ON,
+    )  # fmt: skip
+
+
 def generation_arguments(config: Mapping[str, Any], where: str) -> dict[str, Any]:
     """The mapping that the harness logs and sends: its defaults in place, a missing ``until`` the few-shot
     delimiter."""
@@ -464,6 +473,8 @@ def translate_sampling(config: Mapping[str, Any], where: str) -> tuple[dict[str,
     arguments = generation_arguments(config, where)
     warnings: list[str] = []
     until = arguments.pop("until")
+    if arguments.get("stop") is not None:
+        until = arguments.pop("stop")  # a field of the request itself, which lies over what until makes
     stops = [until] if isinstance(until, str) else until or []
     if not isinstance(stops, list) or not all(isinstance(stop, str) for stop in stops):
         raise ConfigError(f"{where}: generation_kwargs.until takes a text or a list of texts, got {until!r}")

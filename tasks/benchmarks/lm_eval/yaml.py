@@ -11,6 +11,7 @@ be honoured here.
 
 import ast
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -353,14 +354,37 @@ UNSUPPORTED: Final = {
     "config has one: messages with a part {audio: …}",
     "use_prompt": "takes its prompts from the library promptsource, which is no longer maintained",
     "class": "is a Python class of the harness; only benchmarks defined by their YAML can run here",
+    "formats": "chooses prompt and score by a name, as the harness does from version 0.5 on; write what it "
+    "stands for: output_type, doc_to_text, doc_to_target, doc_to_choice, filter_list and metric_list",
+    "scorer": "chooses filters and metrics by a name, as the harness does from version 0.5 on; write "
+    "filter_list and metric_list",
 }
+
+
+def line_of(key: str, where: str) -> str:
+    """``file:line`` of a key of the file at ``where``, or of one that it includes; else ``where``."""
+    waiting, seen = [Path(where)], set()
+    while waiting:
+        path = waiting.pop(0)
+        if path in seen or not path.is_file():
+            continue
+        seen.add(path)
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        for number, line in enumerate(lines, 1):
+            if re.match(rf"""[\s-]*["']?{re.escape(key)}["']?\s*:""", line):
+                return f"{path}:{number}"
+        included = _parsed(path, path.stat().st_mtime_ns, path.stat().st_size).get(INCLUDE)
+        waiting += [
+            (path.parent / Path(name).expanduser()).resolve() for name in _include_names(included, path)
+        ]
+    return where
 
 
 def check_task(config: Mapping[str, Any], where: str) -> Iterator[str]:
     """Raises ConfigError for a key or value that can't be honoured; yields a warning for each unknown key."""
     for key, reason in UNSUPPORTED.items():
         if config.get(key) is not None:
-            raise ConfigError(f"{where}: '{key}' {reason}")
+            raise ConfigError(f"{line_of(key, where)}: '{key}' {reason}")
     yield from _check_keys(config, TASK_KEYS, where)
     output_type = config.get("output_type", "generate_until")
     if output_type not in OUTPUT_TYPES:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tasks.benchmarks.lm_eval import results as harness_results
+from tasks.benchmarks.lm_eval.about import HarnessCommand
 from tasks.benchmarks.lm_eval.results import FinishedRun, group_numbers, leaf_names, write_harness_files
 from tasks.benchmarks.lm_eval.select import Aggregate, Group
 
@@ -46,6 +47,11 @@ def test_a_metric_that_one_member_has_is_of_that_member():
 def test_a_member_whose_pair_failed_leaves_the_group_without_a_number():
     failed = {**NUMBERS, "one": {"sample_len": 0, "acc,none": None, "acc_stderr,none": "N/A"}}
     assert group_numbers(group(Aggregate("acc")), {}, failed)["acc,none"] is None
+
+
+def test_a_member_that_did_not_run_leaves_the_group_without_a_number():
+    found = group_numbers(group(Aggregate("acc"), members=("one", "gone")), {}, NUMBERS)
+    assert (found["acc,none"], found["acc_stderr,none"]) == (None, "N/A")
 
 
 def test_groups_in_groups_count_every_benchmark_once():
@@ -232,3 +238,49 @@ def test_groups_have_the_shots_of_their_members_and_of_groups_among_them():
         "all": {"acc": None, "f1": True, "ppl": False},
         "same": {"acc": True, "f1": True},
     }
+
+
+LACKED = {
+    "chat_template", "chat_template_sha", "eot_token_id", "fewshot_as_multiturn", "lm_eval_version",
+    "max_length", "model_name_sanitized", "model_source", "pretty_env_info", "system_instruction",
+    "system_instruction_sha", "tokenizer_bos_token", "tokenizer_eos_token", "tokenizer_pad_token",
+    "total_evaluation_time_seconds", "transformers_version", "upper_git_hash",
+}  # fmt: skip
+
+
+def test_results_say_of_the_run_what_the_harness_says(run, tmp_path):
+    folder = tmp_path / "tokenizer"
+    folder.mkdir()
+    settings = {"eos_token": {"content": "<end>"}, "bos_token": "<begin>", "chat_template": "{{ x }}"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    added = [{"id": 9, "content": "<end>"}]
+    (folder / "tokenizer.json").write_text(
+        json.dumps({"model": {"vocab": {"<begin>": 1}}, "added_tokens": added})
+    )
+    (run.folder / "manifest.json").write_text(json.dumps({"wall_seconds": 2.5}))
+    model = {
+        "name": "org/m:1", "tokenizer": str(folder), "max_length": 64, "config": {"api": "completions"},
+    }  # fmt: skip
+    harness = {**run.config["harness"], "system_instruction": "Add up."}
+    told = FinishedRun({**run.config, "models": [model], "harness": harness}, run.folder)
+    (path,) = write_harness_files([told], {}, tmp_path / "out", datetime(2026, 1, 2))
+    document = json.loads(path.read_text())
+    assert document.keys() >= LACKED
+    assert len(LACKED) == 17
+    assert (document["tokenizer_eos_token"], document["eot_token_id"]) == (["<end>", "9"], 9)
+    assert document["tokenizer_bos_token"] == ["<begin>", "1"]
+    assert document["tokenizer_pad_token"] == [None, "None"]
+    assert (document["max_length"], document["total_evaluation_time_seconds"]) == (63, "2.5")
+    assert (document["model_source"], document["model_name_sanitized"]) == ("local-completions", "org__m__1")
+    sha = hashlib.sha256(b"Add up.").hexdigest()
+    assert (document["system_instruction"], document["system_instruction_sha"]) == ("Add up.", sha)
+    assert document["fewshot_as_multiturn"] is None  # not a chat
+
+
+def test_a_command_line_names_the_results_file_and_may_want_no_samples(run, tmp_path):
+    command = HarnessCommand("local-completions", {"limit": 0.5}, log_samples=False)
+    (path,) = write_harness_files([run], {}, tmp_path / "a" / "b.json", datetime(2026, 1, 2), command)
+    assert path == tmp_path / "a" / "b_2026-01-02T00-00-00.json"
+    document = json.loads(path.read_text())
+    assert (document["config"], document["task_hashes"]) == ({"limit": 0.5}, {})
+    assert [*path.parent.glob("samples_*")] == []

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -154,3 +155,47 @@ def test_digests_change_with_what_decides_items_and_prompts(key, value, dataset,
     other = HarnessBenchmark(config["harness"], config["base_dir"], "counting")
     assert (one.dataset_digest() != other.dataset_digest()) is dataset
     assert (one.render_identity("default") != other.render_identity("default")) is render
+
+
+def test_examples_are_drawn_for_the_documents_that_are_asked_alone_where_these_are_named() -> None:
+    whole, some = benchmark("counting"), benchmark("counting", documents=[2, 4])
+    items = [*whole.items()]
+    first, second = (next(iter(whole.render("default", [item]))) for item in items[:2])
+    third, fifth = some.render("default", [items[2], items[4]])
+    assert _examples(third) == _examples(first)  # as the first draw
+    assert _examples(fifth) == _examples(second)
+    (alone,) = some.render("default", [items[4]])  # of another partition
+    assert _examples(alone) == _examples(second)
+    assert whole.render_identity("default") != some.render_identity("default")
+    assert "documents" not in whole.render_identity("default")
+
+
+def _examples(rendered: Any) -> str:
+    (prompt,) = rendered.prompts
+    return str(prompt).rpartition("\n\n")[0]
+
+
+def test_global_generators_begin_at_the_seeds_of_a_command(tmp_path: Path) -> None:
+    (tmp_path / "utils.py").write_text(
+        "import random\n\n\ndef mixed(docs):\n"
+        "    rows = docs.to_list()\n    random.shuffle(rows)\n    return rows\n"
+    )
+    rows = [{"q": str(number), "a": "x"} for number in range(8)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "t.yaml").write_text(
+        "task: t\ndataset_path: json\ndataset_kwargs: {data_files: {test: rows.jsonl}}\ntest_split: test\n"
+        "doc_to_text: q\ndoc_to_target: a\nprocess_docs: !function utils.mixed\n"
+    )
+    config = translate(tmp_path / "t.yaml")
+
+    def order(**knobs: Any) -> list[str]:
+        made = HarnessBenchmark({**config["harness"], **knobs}, config["base_dir"], "t")
+        return [item.data["q"] for item in made.items()]
+
+    def shuffled(seed: int) -> list[str]:
+        names = [row["q"] for row in rows]
+        random.Random(seed).shuffle(names)
+        return names
+
+    assert order() == shuffled(0)
+    assert order(seeds=[42, 1]) == shuffled(42)
