@@ -213,6 +213,14 @@ def test_choices_several_answers_and_metrics_of_a_corpus_of_lighteval_are_read(
     assert [one["item_id"] for one in answers] == ["d0", "d1"]
 
 
+def test_documents_of_a_second_split_are_items_of_their_own(evaluate: Evaluate, tmp_path: Path) -> None:
+    rows = [detail(place, ["a"], {"em": place}, doc={"id": "0"}) for place in range(2)]
+    ran = evaluate("--from-lighteval", details(tmp_path, "t|0", rows), "--json")
+    assert ran.code == 0, ran.err
+    assert ran.value("em,none") == 0.5
+    assert [one["item_id"] for one in answers_of(ran)] == ["0", "0@2"]
+
+
 @pytest.mark.parametrize("as_text", [True, False])
 def test_flat_details_of_earlier_versions_of_lighteval_are_read(
     as_text: bool, evaluate: Evaluate, tmp_path: Path

@@ -3,13 +3,14 @@
 lighteval writes ``details/MODEL/DATE/details_TASK_DATE.parquet``, a row a sample. From 0.10 on the columns
 are ``doc``, ``model_response`` and ``metric``; before, they were flat (``example``, ``predictions``,
 ``metrics`` …), and texts where a row could not be stored otherwise. A sample's id is ``doc.id``. Earlier
-versions left it out: there it is the row's number.
+versions left it out: there it is the row's number. A second split counts from 0 again: ``0@2``.
 """
 
 import ast
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -38,7 +39,9 @@ def lighteval_runs(path: Path) -> Iterator[RecordedRun]:
 
 def _run(file: Path) -> RecordedRun:
     rows = _rows(file)
-    samples = [_sample(row, place, f"{file}: row {place + 1}") for place, row in enumerate(rows)]
+    samples = list(
+        _distinct(_sample(row, place, f"{file}: row {place + 1}") for place, row in enumerate(rows))
+    )
     names = list(dict.fromkeys(name for sample in samples for name in sample["scores"]))
     numbers = {name: [_number(sample["scores"].get(name)) for sample in samples] for name in names}
     kept = {name: column for name, column in numbers.items() if any(one is not None for one in column)}
@@ -65,6 +68,15 @@ def _rows(file: Path) -> list[dict[str, Any]]:
     if rows and not {"metric", "metrics"} & set(rows[0]):
         raise DatasetError(f"{file}: has no column 'metric' or 'metrics', as details of lighteval have")
     return rows
+
+
+def _distinct(samples: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The samples, each id once: lighteval begins with 0 in each split that a task is evaluated on."""
+    seen: Counter[str] = Counter()
+    for sample in samples:
+        seen[sample["id"]] += 1
+        again = seen[sample["id"]]
+        yield sample if again == 1 else {**sample, "id": f"{sample['id']}@{again}"}
 
 
 def _sample(row: Mapping[str, Any], place: int, where: str) -> dict[str, Any]:
