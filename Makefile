@@ -28,7 +28,7 @@ PYTEST = $(RUN) -m pytest -n $(WORKERS) --dist worksteal
 BASE := $(VENV)/.base-installed
 DEV := $(VENV)/.dev-installed
 
-.PHONY: eval test test-slow test-services test-serving test-nights check format bench ui stop deploy worker docs reference locks clean
+.PHONY: eval test test-slow test-services test-serving test-inspect test-nights check format bench ui stop deploy worker docs reference locks clean
 
 eval: $(BASE)
 	$(RUN) -m flows.eval
@@ -48,7 +48,7 @@ $(DEV): requirements-dev.lock $(BASE)
 	@touch $@
 
 test: $(DEV)
-	$(PYTEST) -m "not slow and not services and not nights and not serving"
+	$(PYTEST) -m "not slow and not services and not nights and not serving and not inspect"
 
 test-slow: $(DEV)
 	$(PYTEST) -m slow
@@ -78,6 +78,18 @@ HF_TORCH := .venv-hf-torch/bin/python
 
 test-serving: $(DEV) .venv-hf-oldest/.installed .venv-hf-newest/.installed
 	$(RUN) -m pytest -n 2 --dist loadfile -m serving
+
+# The tests that ask inspect_ai, which is in an environment of its own: it wants other versions than the test tools.
+INSPECT := .venv-inspect/bin/python
+
+.venv-inspect/.installed: requirements-inspect.lock
+	@rm -rf .venv-inspect
+	$(PYTHON) -m venv .venv-inspect
+	$(INSPECT) -m pip install -qq --disable-pip-version-check --no-deps --require-hashes -r requirements-inspect.lock
+	@touch $@
+
+test-inspect: $(DEV) .venv-inspect/.installed
+	$(RUN) -m pytest -n 2 --dist worksteal -m inspect
 
 test-nights: $(DEV)
 	$(PYTEST) -m nights
@@ -115,9 +127,9 @@ docs: $(DEV)
 # The locks, after a change of pyproject.toml: hashes for every platform, and no word on where packages come from.
 LOCK = UV_CUSTOM_COMPILE_COMMAND="make locks" uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --no-emit-find-links
-SERVING = $(PYTHON) -c 'import tomllib; \
+EXTRA = $(PYTHON) -c 'import sys, tomllib; \
 	extras = tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]; \
-	print(*extras["test-serving"], sep="\n")'
+	print(*extras[sys.argv[1]], sep="\n")'
 # Torch is installed beside them, and left out of their locks with all that it brings.
 NO_TORCH = --override .ci/without-torch.txt
 
@@ -126,8 +138,9 @@ locks:
 	$(LOCK) pyproject.toml --extra dev -o requirements-dev.lock
 	$(LOCK) pyproject.toml --extra harness -o requirements-harness.lock
 	$(LOCK) pyproject.toml --extra containers -o requirements-containers.lock
-	$(SERVING) | $(LOCK) - $(NO_TORCH) --resolution lowest-direct -o requirements-hf-oldest.lock
-	$(SERVING) | $(LOCK) - $(NO_TORCH) -o requirements-hf-newest.lock
+	$(EXTRA) test-serving | $(LOCK) - $(NO_TORCH) --resolution lowest-direct -o requirements-hf-oldest.lock
+	$(EXTRA) test-serving | $(LOCK) - $(NO_TORCH) -o requirements-hf-newest.lock
+	$(EXTRA) test-inspect | $(LOCK) - -o requirements-inspect.lock
 
 # The pages of every config key and of every stage, and the schema that editors check a config with.
 reference: $(BASE)
@@ -140,4 +153,4 @@ stop:
 	@test ! -x $(RUN) || deployments/local.sh stop
 
 clean: stop
-	rm -rf $(VENV) .venv-hf-* .nightjar results
+	rm -rf $(VENV) .venv-hf-* .venv-inspect .nightjar results

@@ -4,7 +4,7 @@ import pytest
 
 from tests.conftest import chosen_from
 
-FAST = "not slow and not services and not nights and not serving"
+FAST = "not slow and not services and not nights and not serving and not inspect"
 UNMARKED = "def test_it(): ...\n"
 ONE = "@pytest.mark.services\ndef test_it(): ...\n\n\ndef test_another(): ...\n"
 ALL = f"pytestmark = pytest.mark.services\n\n\n{UNMARKED}"

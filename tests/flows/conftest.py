@@ -32,6 +32,7 @@ from tests.flows.endpoints import ScriptedChat, chat_endpoint
 from tests.loopback import answering
 
 PROJECT = Path(__file__).resolve().parents[2]
+INSPECT = "NIGHTJAR_INSPECT_PYTHON"
 
 
 @dataclass(frozen=True)
@@ -149,6 +150,18 @@ def own(home: Path) -> dict[str, str]:
 def own_environment(home: Path) -> dict[str, str]:
     """The environment of a process that uses the session's server."""
     return own(home)
+
+
+@pytest.fixture(autouse=True)
+def inspect_python(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of tests marked ``inspect``: the interpreter with inspect_ai that the environment names, or that of
+    `make test-inspect`."""
+    if request.node.get_closest_marker("inspect") is None or os.environ.get(INSPECT):
+        return
+    python = PROJECT / ".venv-inspect" / "bin" / "python"
+    if not python.exists():
+        pytest.skip(f"there is no {python}: `make test-inspect` makes it")
+    monkeypatch.setenv(INSPECT, str(python))
 
 
 @dataclass(frozen=True)

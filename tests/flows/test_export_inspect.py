@@ -15,7 +15,7 @@ import yaml
 from tasks.publishers.publisher import FinishedRun
 from tasks.reporting.inspect_log import LoggedRun, write_inspect_log
 from tasks.reporting.view import LabelView, ResponseView, SampleView
-from tests.flows.test_from_inspect import PEER
+from tests.flows.conftest import INSPECT
 from tests.flows.test_publishing import written
 
 Evaluate = Callable[..., Any]
@@ -192,14 +192,14 @@ def test_choices_calls_thoughts_failures_and_unscored_samples_have_their_place(t
     assert failed["output"]["choices"] == []
 
 
-@pytest.mark.skipif(PEER not in os.environ, reason=f"{PEER} names no interpreter with inspect_ai")
+@pytest.mark.inspect
 def test_inspect_reads_our_logs(evaluate: Evaluate, tmp_path: Path) -> None:
     ran = evaluate(repeated(tmp_path), "--json")
     assert ran.code == 0, ran.err
     (log,) = logs_of(Path(ran.document["output"])).values()
     strange = made(tmp_path, *STRANGE)
     done = subprocess.run(
-        [os.environ[PEER], "-c", READ, str(log), str(strange)], capture_output=True, text=True, timeout=300
+        [os.environ[INSPECT], "-c", READ, str(log), str(strange)], capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)

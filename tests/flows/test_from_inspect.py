@@ -12,11 +12,11 @@ import yaml
 
 from flows.compare.__main__ import main as compare
 from tasks.benchmarks.recorded.inspect_log import InspectLog
+from tests.flows.conftest import INSPECT
 
 Evaluate = Callable[..., Any]
 LOGS = Path(__file__).parents[1] / "tasks" / "benchmarks" / "recorded" / "logs"
 MAKER = LOGS.parent / "inspect_makes_logs.py"
-PEER = "NIGHTJAR_INSPECT_PYTHON"
 
 
 def said(log: InspectLog) -> dict[str, dict[str, float]]:
@@ -96,9 +96,9 @@ def test_recorded_scores_stand_beside_our_own_metrics(evaluate: Evaluate, tmp_pa
     assert "the rater was ill" in (tmp_path / "out" / "report.html").read_text()
 
 
-@pytest.mark.skipif(PEER not in os.environ, reason=f"{PEER} names no interpreter with inspect_ai")
+@pytest.mark.inspect
 def test_twenty_logs_of_each_format_have_inspects_own_numbers(evaluate: Evaluate, tmp_path: Path) -> None:
-    subprocess.run([os.environ[PEER], MAKER, tmp_path / "logs"], check=True, timeout=500)
+    subprocess.run([os.environ[INSPECT], MAKER, tmp_path / "logs"], check=True, timeout=500)
     logs = sorted((tmp_path / "logs").iterdir())
     assert [sum(path.suffix == kind for path in logs) for kind in (".eval", ".json")] == [20, 20]
     for path in logs:

@@ -17,17 +17,13 @@ import pytest
 import yaml
 
 from tasks.benchmarks.recorded.inspect_log import InspectLog
-from tests.flows.conftest import PROJECT
+from tests.flows.conftest import INSPECT, PROJECT
 from tests.flows.endpoints import Body, chat_endpoint, says
 from tests.flows.test_from_inspect import said
 
 Evaluate = Callable[..., Any]
 TASKS = Path(__file__).parent / "inspect_tasks" / "arithmetic.py"
 URL = "http://127.0.0.1:9/v1"
-PEER = "NIGHTJAR_INSPECT_PYTHON"
-needs_inspect = pytest.mark.skipif(
-    PEER not in os.environ, reason=f"{PEER} names no interpreter with inspect_ai"
-)
 THEIRS = """
 import sys
 from inspect_ai import eval
@@ -88,14 +84,14 @@ def config(folder: Path, url: str, task: str = "plain", **keys: Any) -> Path:
 def theirs(folder: Path, url: str, task: str) -> InspectLog:
     """The log that Inspect writes by itself."""
     done = subprocess.run(
-        [os.environ[PEER], "-c", THEIRS, f"{TASKS}@{task}", url, folder / "theirs"],
+        [os.environ[INSPECT], "-c", THEIRS, f"{TASKS}@{task}", url, folder / "theirs"],
         check=True, timeout=300, capture_output=True, text=True,
         env={**os.environ, "NIGHTJAR_API_KEY": "none"},
     )  # fmt: skip
     return InspectLog.open(Path(done.stdout.strip().splitlines()[-1]))
 
 
-@needs_inspect
+@pytest.mark.inspect
 @pytest.mark.parametrize("task", ["plain", "tools", "repeated"])
 def test_a_task_has_the_values_that_inspect_writes(
     task: str, model: tuple[Scripted, str], evaluate: Evaluate, tmp_path: Path
@@ -124,7 +120,7 @@ def intervals(ran: Any) -> dict[str, tuple[float, float, float]]:
     return {row["metric"]: (row["ci_low"], row["value"], row["ci_high"]) for row in ran.document["results"]}
 
 
-@needs_inspect
+@pytest.mark.inspect
 def test_a_block_is_a_process_and_what_is_kept_is_not_asked_again(
     model: tuple[Scripted, str], evaluate: Evaluate, tmp_path: Path
 ) -> None:
@@ -145,7 +141,7 @@ def test_a_block_is_a_process_and_what_is_kept_is_not_asked_again(
     assert (fresh.steps("infer"), len(script.asked)) == ((3, 0), 15)
 
 
-@needs_inspect
+@pytest.mark.inspect
 def test_a_killed_block_goes_on_in_its_log(
     model: tuple[Scripted, str], evaluate: Evaluate, own_environment: dict[str, str], tmp_path: Path
 ) -> None:
@@ -182,7 +178,7 @@ def test_a_killed_block_goes_on_in_its_log(
     assert not list((tmp_path / "store").glob("**/*.eval"))
 
 
-@needs_inspect
+@pytest.mark.inspect
 def test_a_sample_that_fails_costs_itself_and_is_asked_again(
     model: tuple[Scripted, str], evaluate: Evaluate, tmp_path: Path
 ) -> None:
@@ -208,7 +204,7 @@ def test_a_sample_that_fails_costs_itself_and_is_asked_again(
     assert (again.document["requests"]["sent"], len(script.asked)) == (1, 6)
 
 
-@needs_inspect
+@pytest.mark.inspect
 def test_two_nights_of_a_task_are_gated(
     model: tuple[Scripted, str], suite_night: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -251,12 +247,12 @@ def test_a_task_in_a_folder_of_others_is_not_loaded_unasked(evaluate: Evaluate, 
 
 @pytest.mark.skipif(find_spec("inspect_ai") is not None, reason="inspect_ai is installed here")
 def test_without_inspect_the_sentence_names_the_command(evaluate: Evaluate, tmp_path: Path) -> None:
-    ran = evaluate(config(tmp_path / "ours", URL), env={PEER: ""})
+    ran = evaluate(config(tmp_path / "ours", URL), env={INSPECT: ""})
     assert ran.code == 2
     assert "run pip install 'nightjar[inspect]', or set NIGHTJAR_INSPECT_PYTHON" in ran.err
 
 
-@needs_inspect
+@pytest.mark.inspect
 def test_a_task_that_cant_be_loaded_says_why(evaluate: Evaluate, tmp_path: Path) -> None:
     ran = evaluate(config(tmp_path / "ours", URL, inspect={"task": f"{TASKS.name}@nowhere"}))
     assert ran.code == 2
@@ -266,7 +262,7 @@ def test_a_task_that_cant_be_loaded_says_why(evaluate: Evaluate, tmp_path: Path)
     assert "the task takes no argument 'counts' (it takes count)" in ran.err
 
 
-@needs_inspect
+@pytest.mark.inspect
 def test_a_model_that_inspect_cant_ask_is_refused_with_its_line(evaluate: Evaluate, tmp_path: Path) -> None:
     models = [{"name": "old", "config": {"base_url": URL, "api": "completions"}}]
     ran = evaluate(config(tmp_path / "ours", URL, models=models))
@@ -274,7 +270,7 @@ def test_a_model_that_inspect_cant_ask_is_refused_with_its_line(evaluate: Evalua
     assert "config.api: Inspect asks chats; leave completions out" in ran.err
 
 
-@needs_inspect
+@pytest.mark.inspect
 def test_the_conversation_is_in_the_sample_browser(
     model: tuple[Scripted, str], evaluate: Evaluate, tmp_path: Path
 ) -> None:
