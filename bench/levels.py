@@ -14,7 +14,7 @@ from functools import partial
 
 import numpy as np
 
-from bench.coverage import MEAN, SHARE
+from bench.coverage import MEAN, SHARE, UNEVEN
 from bench.judges import verdicts
 from metrics.aggregation import build_aggregation
 from metrics.config import StatisticsConfig
@@ -219,6 +219,85 @@ def _wrongly_passed(
     return passed / rounds
 
 
+@dataclass(frozen=True)
+class Losses:
+    """Two runs over clusters whose loss is the margin on the whole, and how it falls on them.
+
+    ``each its own``: of a cluster's items some differ, and some of these all one way. ``one in five``: the
+    others lose nothing, and a tenth of all items differ besides. ``exponential``: numbers, of which clusters
+    lose so much. ``normal``: numbers, of which clusters lose or gain.
+    """
+
+    sizes: Ints
+    kind: str
+    margin: float
+
+    @property
+    def groups(self) -> Ints:
+        """The cluster of each item."""
+        return np.repeat(np.arange(len(self.sizes)), self.sizes)
+
+    def draw(self, rng: Rng) -> tuple[ItemColumn, ItemColumn]:
+        """The base and the candidate."""
+        groups = self.groups
+        if self.numbers:
+            base = rng.normal(0, 0.5, len(groups))
+            count = len(self.sizes)
+            lost = rng.exponential(1, count) if self.kind == "exponential" else rng.normal(1, 3, count)
+            change = -self.margin * lost[groups] + rng.normal(0, 0.05, len(groups))
+        else:
+            lose, gain = self._chances(rng)
+            drawn = rng.random(len(groups))
+            change = np.where(drawn < lose, -1.0, np.where(drawn < lose + gain, 1.0, 0.0))
+            base = np.where(change == 0, rng.integers(0, 2, len(groups)), change < 0).astype(np.float64)
+        first, second = (ItemColumn(own, own.reshape(-1, 1)) for own in (base, base + change))
+        return first, second
+
+    @property
+    def numbers(self) -> bool:
+        """Whether the items are numbers, without a range."""
+        return self.kind in ("exponential", "normal")
+
+    def _chances(self, rng: Rng) -> tuple[Floats, Floats]:
+        """The chance of each item to be lost, and to be gained."""
+        groups, count, margin = self.groups, len(self.sizes), self.margin
+        if self.kind == "one in five":
+            lose: Floats = 0.05 + np.where(rng.random(count) < 0.2, 5 * margin, 0.0)[groups]
+            return lose, np.full(len(groups), 0.05)
+        total = 0.1 + margin
+        differs = rng.beta(3 * total, 3 * (1 - total), count)[groups]
+        falls, together = (0.05 + margin) / total, rng.random(len(groups)) < 0.3
+        falling = np.where(together, (rng.random(count) < falls)[groups], falls)
+        return differs * falling, differs * (1 - falling)
+
+
+def uneven_gates() -> Iterator[Rate]:
+    """Gates over clusters of unequal size, at a loss of the margin: a few of them hold most of the items, and
+    may happen to lose little. Where eight or eleven equal ones are all that they count as, a row says so."""
+    for called in ("Zipf sizes, 20", "Zipf sizes, 42", "Zipf sizes, 101", "lognormal sizes, 42"):
+        for kind, margin in (
+            ("each its own", 0.05),
+            ("one in five", 0.1),
+            ("exponential", 0.1),
+            ("normal", 0.1),
+        ):
+            few = (called, kind) in (("Zipf sizes, 20", "one in five"), ("Zipf sizes, 42", "each its own"))
+            losses = Losses(UNEVEN[called].astype(np.int64), kind, margin)
+            family = "gate, wrong pass, unwarned" if few else "gate, wrong pass"
+            measured = partial(_uneven_passed, losses, unwarned=few)
+            yield Rate(family, f"{called}, {kind}, margin {margin}", measured, LEVEL / 2)
+
+
+def _uneven_passed(losses: Losses, rng: Rng, rounds: int, unwarned: bool) -> float:
+    """Share of gates that pass; ``unwarned``: and say nothing of the number of clusters."""
+    aggregation, passed = MEAN if losses.numbers else SHARE, 0
+    for _ in range(rounds):
+        made = compare_items(aggregation, *losses.draw(rng), losses.groups, FEW)
+        answer = decide(made, losses.margin, LEVEL).verdict in ("pass", "worse")
+        passed += answer and not (unwarned and made.warning)
+    return passed / rounds
+
+
 def canaries() -> Iterator[Rate]:
     """Canaries: how often a change of a share of the answers is noticed, and how often none is."""
     for count, changed, bound in ((5, 0.5, 0.8), (29, 0.1, 0.8), (40, 0.1, 0.9)):
@@ -236,6 +315,8 @@ def _noticed(count: int, changed: float, rng: Rng, rounds: int) -> float:
 
 def arenas() -> Iterator[Rate]:
     """12 models whose strengths differ as normal numbers, games drawn at random: models left unrated."""
+    few = partial(_unrated, 30, silent=False)
+    yield Rate("arena, some model unrated", "12 models, 30 games: too few", few, 0.95, at_least=True)
     for games, most in ((100, 0.25), (150, 0.08)):
         measured = partial(_unrated, games, silent=False)
         yield Rate("arena, some model unrated", f"12 models, {games} games", measured, most)
@@ -257,7 +338,7 @@ def _unrated(count: int, rng: Rng, rounds: int, silent: bool, models: int = 12) 
     return found / rounds
 
 
-FAMILIES = (drifts, quantiles, unpaired, shared_calibrations, canaries, arenas)
+FAMILIES = (drifts, quantiles, unpaired, shared_calibrations, uneven_gates, canaries, arenas)
 
 
 def rates(*families: str) -> list[Rate]:

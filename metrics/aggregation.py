@@ -17,7 +17,6 @@ from typing import Any, ClassVar
 import numpy as np
 
 from metrics.errors import ConfigError, MetricError, described, nearest
-from metrics.ragged import segment_sum
 from metrics.registry import AGGREGATIONS, NamedFunction, parameters
 from metrics.types import NUMBER_TYPES, Floats, Kind, Resolve, Scores, Values
 
@@ -56,8 +55,8 @@ class Aggregation:
     ``merge`` averages the values of repeats. ``rule`` is the way to the standard error (None: the jackknife
     of sums, the bootstrap of values), ``bounds`` are the ends of the value's range, ``weight`` the columns
     that items weigh by in a ratio of sums, ``proportional`` says that the value lies among the items' own
-    numbers, as a weighted mean does, ``function`` a user's own. ``inner`` is a matrix (k, j) to fewer sums
-    that decide the value, and the aggregation of these, which resamples then need not carry all of.
+    numbers, as a weighted mean does, ``function`` a user's own. ``steps`` (p, k) is what one
+    item of each kind adds to the sums, where that is more than one of them.
     """
 
     name: str
@@ -77,7 +76,7 @@ class Aggregation:
     proportional: bool = False
     parameters: Mapping[str, Any] = field(default_factory=dict)
     function: Callable[..., Any] | None = None  # the user's own, for keys
-    inner: "tuple[Floats, Aggregation] | None" = None
+    steps: Floats | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.weight, int):  # a user's aggregation names the one column as it did before
@@ -149,26 +148,13 @@ class Aggregation:
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             return np.asarray(self.compute(totals, n), dtype=np.float64)
 
-    def condensed(self, table: Floats) -> "tuple[Aggregation, Floats]":
-        """The aggregation of the fewer sums that decide the value, and these of each row of a table (n, k);
-        itself and the table where no fewer do."""
-        if self.inner is None:
-            return self, table
-        matrix, inner = self.inner
-        rows, columns = np.nonzero(table != 0)  # of the pairs of labels that occur a row has one, or a few
-        sums = table[rows, columns][:, None] * matrix[columns]
-        return inner, segment_sum(sums, np.searchsorted(rows, np.arange(len(table) + 1)))
-
-    def fewest(self) -> "tuple[Aggregation, Floats]":
-        """The aggregation of the fewest sums that decide the value, and what each statistic adds to these
-        (k, j)."""
-        return (self, np.eye(self.k)) if self.inner is None else (self.inner[1], self.inner[0])
+    @property
+    def kinds(self) -> Floats:
+        """What one item of each kind adds to the sums (p, k): one to one of them, if nothing is said."""
+        return np.eye(self.k) if self.steps is None else self.steps
 
     def gradient(self, total: Floats, n: float) -> Floats:
         """Derivative of the value by the total (k,), by central differences."""
-        if self.inner is not None:
-            matrix, inner = self.inner
-            return np.asarray(matrix @ inner.gradient(total @ matrix, n))
         step = np.diag(1e-6 * np.maximum(np.abs(total), 1.0))
         high, low = self.of_totals(total + step, n), self.of_totals(total - step, n)
         return np.asarray((high - low) / (2 * np.diag(step)), dtype=np.float64)

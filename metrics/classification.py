@@ -178,14 +178,19 @@ def _as_label(label: Any) -> Any:
     return int(label) if isinstance(label, bool) else label
 
 
+FEW_PAIRS = 64
+"""Pairs of labels up to which each is a column: resamples of so few distinct rows are counts."""
+
+
 def pair_table(
     name: str, values: Values, finish: LabelStatistic, lowest: float, every_label: bool = True
 ) -> tuple[Aggregation, Floats]:
-    """The pairs as weights over the pairs that occur (n, P), and the aggregation of such rows;
-    ``every_label`` where a rare label decides as much as a common one.
+    """The items' weights as a table, and the aggregation of its rows; ``every_label`` where a rare label
+    decides as much as a common one.
 
-    A value is a pair, or ``{"pairs": [[gold, predicted, weight], …]}`` for the repeats of an item. Pairs with
-    an ignored target are in no column.
+    A value is a pair, or ``{"pairs": [[gold, predicted, weight], …]}`` for the repeats of an item. A row has
+    the weights of the pairs that occur (n, P) or, where these are many, what they add to the right, the gold
+    and the predicted items of each label (n, 3 labels). Pairs with an ignored target are in no column.
     """
     rows, pairs, weights = _entries(values)
     columns = {pair: -1 if pair[0] == IGNORED_TARGET else 0 for pair in dict.fromkeys(pairs)}
@@ -194,29 +199,33 @@ def pair_table(
     columns.update(zip(counted_pairs, range(len(counted_pairs)), strict=True))
     places = np.fromiter(map(columns.__getitem__, pairs), dtype=np.int64, count=len(pairs))
     counted = places >= 0
-    width = max(len(counted_pairs), 1)
-    flat = np.bincount(rows[counted] * width + places[counted], weights[counted], len(values) * width)
-    table = np.asarray(flat, dtype=np.float64).reshape(len(values), width)
+    rows, places, weights = rows[counted], places[counted], weights[counted]
+    steps = _label_matrix(counted_pairs)
+    by_label = len(counted_pairs) > FEW_PAIRS
 
-    def compute(total: Total, n: Count) -> Floats:
-        return finish(*label_counts(total, counted_pairs))
-
-    def of_counts(total: Total, n: Count) -> Floats:
-        return finish(*np.split(np.ascontiguousarray(np.moveaxis(total, -1, 0)), 3))
+    def counts(total: Total) -> tuple[Floats, Floats, Floats]:
+        if not by_label:
+            return label_counts(total, counted_pairs)
+        right, gold, predicted = np.split(np.ascontiguousarray(np.moveaxis(total, -1, 0)), 3)
+        return right, gold, predicted
 
     def rarest(total: Floats) -> float:
-        gold = label_counts(total, counted_pairs)[1]
+        gold = counts(total)[1]
         return float(gold[gold > 0].min(initial=math.inf))
 
-    matrix = _label_matrix(counted_pairs)
     sums = Aggregation(
         name,
-        k=table.shape[1],
-        compute=compute,
+        k=steps.shape[1] if by_label else len(steps),
+        compute=lambda total, n: finish(*counts(total)),
         rule=ConfusionRule(rarest if every_label else None),
         bounds=(lowest, 1.0),
-        inner=(matrix, Aggregation(name, k=matrix.shape[1], compute=of_counts, bounds=(lowest, 1.0))),
+        steps=steps if by_label else None,
     )
+    table = np.zeros((len(values), sums.k))
+    if by_label:
+        np.add.at(table, rows, weights[:, None] * steps[places])
+    else:
+        np.add.at(table, (rows, places), weights)
     return sums, table
 
 

@@ -80,9 +80,8 @@ def _one_more(sampled: Sampled) -> float:
     """So many answers that one more in the cell that moves the number most moves it by one of them."""
     low, high = sampled.aggregation.bounds
     size = sampled.n / effective_units(sampled.sizes)
-    adding, steps = sampled.aggregation.fewest()
-    more = sampled.total @ steps + size * steps
-    moved = adding.of_totals(more, np.full(len(more), sampled.n + size))
+    more = sampled.total + size * sampled.aggregation.kinds
+    moved = sampled.aggregation.of_totals(more, np.full(len(more), sampled.n + size))
     largest = float(np.nanmax(np.abs(moved - sampled.value), initial=0.0)) / (high - low)
     return 1 / largest if largest > 0 else 0.0
 
@@ -100,10 +99,11 @@ def largest_move(sampled: Sampled, by_cells: bool) -> float:
     if not by_cells:
         return float(width / effective_units(_weights(sampled)))
     size = sampled.n / effective_units(sampled.sizes)
-    (adding, each), n = sampled.aggregation.fewest(), np.full(len(sampled.total), sampled.n)
-    total, steps, filled = sampled.total @ each, size * each, sampled.total >= size
-    more = adding.of_totals(total + steps, n + size) - sampled.value
-    fewer = adding.of_totals((total - steps)[filled], n[filled] - size) - sampled.value
+    adding, steps = sampled.aggregation, size * sampled.aggregation.kinds
+    left = sampled.total - steps
+    left = left[(left >= 0).all(axis=1)]
+    more = adding.of_totals(sampled.total + steps, np.full(len(steps), sampled.n + size)) - sampled.value
+    fewer = adding.of_totals(left, np.full(len(left), sampled.n - size)) - sampled.value
     up, down = (
         sum(float(np.nanmax(sign * moves, initial=0.0)) for moves in (more, fewer)) for sign in (1, -1)
     )

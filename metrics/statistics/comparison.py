@@ -9,14 +9,13 @@ import numpy as np
 
 from metrics.aggregation import Aggregation
 from metrics.errors import MetricError
-from metrics.statistics.clusters import Crossed, counts, numbered, sizes
+from metrics.statistics.clusters import Crossed, alike_variance, counts, numbered, sizes
 from metrics.statistics.differences import (
     Chance,
     Difference,
     Ends,
     ItemColumn,
     Shift,
-    aggregated_values,
     few_units,
     score_column,
     size_of_change,
@@ -25,7 +24,7 @@ from metrics.statistics.differences import (
 )
 from metrics.statistics.intervals import PairedShares, Shape, standard_error
 from metrics.statistics.power import mcnemar, mcnemar_mde, shift_mde, units_needed
-from metrics.statistics.resampled import by_bootstrap
+from metrics.statistics.resampled import Tabled, by_bootstrap
 from metrics.statistics.significance import sign_flip
 from metrics.types import Floats, Ints
 
@@ -104,10 +103,9 @@ def compare_items(
     if len(base) != len(candidate):
         raise MetricError(f"the runs have {len(base)} and {len(candidate)} items; compare those they share")
     groups = numbered(clusters)
-    first, second = (
-        aggregation.value(run.statistics, aggregated_values(aggregation, run)) for run in (base, candidate)
-    )
-    found = _difference(aggregation, (base, candidate), groups, options, method)
+    tables = Tabled.of(aggregation, base), Tabled.of(aggregation, candidate)
+    first, second = tables[0].value, tables[1].value
+    found = _difference((base, candidate), tables, groups, options, method)
     low, high = found.interval(options.ci_level)
     better = candidate.value - base.value if higher_is_better else base.value - candidate.value
     return Comparison(
@@ -133,12 +131,13 @@ def compare_items(
 
 
 def _difference(
-    aggregation: Aggregation,
     runs: tuple[ItemColumn, ItemColumn],
+    tables: tuple[Tabled, Tabled],
     groups: Ints | None,
     options: "StatisticsConfig",
     method: Method,
 ) -> Difference:
+    aggregation = tables[0].aggregation
     n, units = len(runs[0]), len(runs[0]) if groups is None else min(counts(groups))
     if n == 0 or units < 2:
         return Difference.unsaid(
@@ -150,7 +149,7 @@ def _difference(
     if not averaged or method == "bootstrap":
         if method in ("mcnemar", "permutation"):
             raise MetricError(f"a {method} test is for means; {aggregation.name} is compared by bootstrap")
-        return by_bootstrap(aggregation, runs, groups, options)
+        return by_bootstrap(aggregation, tables, groups, options)
     first, second = (score_column(run) for run in runs)
     if not (np.isfinite(first).all() and np.isfinite(second).all()):
         return Difference.unsaid("some items have a value that is not finite")
@@ -223,7 +222,8 @@ def _by_permutation(
     typical = float((sums * sums).sum()) / differing if differing else (width * n / count) ** 2
     ties = 1 - differing / count
     hidden = ties if groups is None else 1 + ties  # few clusters say little of the others' size
-    spread = math.sqrt(stderr**2 + hidden * typical / n**2)
+    varied = max(stderr**2, alike_variance(differences, groups))
+    spread = math.sqrt(varied + hidden * typical / n**2)
     shape = Shape.of(influence) if groups is None else Shape.of_unequal(influence, own)
     largest = (width * n / count) if math.isfinite(width) else 0.0
     shift = Shift(mean, spread, shape, ties * size_of_change(sums, largest) / n, width)
@@ -271,7 +271,8 @@ def _by_crossed(differences: Floats, ways: Ints, options: "StatisticsConfig", wi
     own, units = sums[crossed.way], len(sums[crossed.way])
     moved = int((own != 0).sum())
     typical = float((own * own).sum()) / moved if moved else (width * n / units) ** 2
-    spread = math.sqrt(crossed.variance + (2 - moved / units) * typical / n**2)
+    varied = max(crossed.variance, alike_variance(differences, ways))
+    spread = math.sqrt(varied + (2 - moved / units) * typical / n**2)
     rng = np.random.default_rng(options.seed)
     flipped = [sign_flip(np.asarray(own), options.bootstrap_iters, rng) for own in sums]
     largest = (width * n / units) if math.isfinite(width) else 0.0

@@ -5,7 +5,6 @@ and what such a way is given and gives.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -117,11 +116,6 @@ class Sampled:
     def n(self) -> float:
         """Number of items."""
         return float(self.sizes.sum())
-
-    @cached_property
-    def condensed(self) -> tuple[Aggregation, Floats]:
-        """The aggregation of the fewest sums that decide the value, and these of each unit (G, j)."""
-        return self.aggregation.condensed(self.table)
 
     @property
     def total(self) -> Floats:
@@ -354,8 +348,7 @@ def influences(sampled: Sampled) -> Floats | None:
 
 def leave_one_out(sampled: Sampled) -> Floats:
     """The value without each unit (G,)."""
-    adding, table = sampled.condensed
-    return adding.of_totals(table.sum(axis=0) - table, sampled.n - sampled.sizes)
+    return sampled.aggregation.of_totals(sampled.total - sampled.table, sampled.n - sampled.sizes)
 
 
 def delta(sampled: Sampled) -> Spread:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from metrics.aggregation import Aggregation
+from metrics.aggregation import Aggregation, total_of
 from metrics.errors import MetricError
 from metrics.statistics.bounded import largest_move
-from metrics.statistics.clusters import Crossed, Members, cluster_sums, counts, sizes, wider
+from metrics.statistics.clusters import Crossed, Members, alike_variance, cluster_sums, counts, sizes, wider
 from metrics.statistics.differences import (
     Difference,
     ItemColumn,
@@ -28,7 +28,6 @@ from metrics.statistics.resampling import (
     MAX_BLOCKS,
     MAX_ITEM_DRAWS,
     crossed_picks,
-    distinct_rows,
     resampled_totals,
 )
 from metrics.statistics.rules import ConfusionRule
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class _Run:
+class Tabled:
     """One run's statistics, or its values, and the table that they make, once."""
 
     aggregation: Aggregation
@@ -53,6 +52,17 @@ class _Run:
         None."""
         return self.aggregation.tabled(self.statistics, self.values)
 
+    @classmethod
+    def of(cls, aggregation: Aggregation, run: ItemColumn) -> "Tabled":
+        """From a run's rows."""
+        return cls(aggregation, run.statistics, aggregated_values(aggregation, run))
+
+    @property
+    def value(self) -> float:
+        """The aggregate; NaN of no items."""
+        adding, table = self.tabled
+        return self.aggregation.of_values(self.column) if table is None else adding.value(table, None)
+
     @property
     def column(self) -> Values:
         """Its values, of a function of them."""
@@ -64,7 +74,7 @@ class _Run:
 
 def by_bootstrap(
     aggregation: Aggregation,
-    runs: tuple[ItemColumn, ItemColumn],
+    tables: tuple[Tabled, Tabled],
     groups: Ints | None,
     options: "StatisticsConfig",
 ) -> Difference:
@@ -73,7 +83,6 @@ def by_bootstrap(
     ways = groups if groups is not None and groups.ndim == 2 else None
     if options.bootstrap_iters <= 0 or not aggregation.has_error_bar:
         return Difference.unsaid(f"no test for {aggregation.name}")
-    tables = [_Run(aggregation, run.statistics, aggregated_values(aggregation, run)) for run in runs]
     if ways is not None and (found := _by_crossed_jackknife(tables, ways, options)) is not None:
         return found
     observed, draws = _resampled(tables, groups, options)
@@ -82,7 +91,7 @@ def by_bootstrap(
         return Difference.unsaid("the difference is not finite")
     if ways is not None:
         groups, test = wider(ways), f"{test} two ways"
-    units = len(runs[0]) if groups is None else int(groups.max()) + 1
+    units = len(tables[0]) if groups is None else int(groups.max()) + 1
     widening = math.sqrt(units / (units - 1))  # resamples spread less than samples by this factor
     stderr = float(draws.std(ddof=1)) * widening
     if stderr <= 1e-12 * max(1.0, abs(observed)):
@@ -99,7 +108,7 @@ def by_bootstrap(
     )  # fmt: skip
 
 
-def _differing(tables: Sequence[_Run], groups: Ints | None) -> int:
+def _differing(tables: Sequence[Tabled], groups: Ints | None) -> int:
     """How many units differ in any of their numbers."""
     (first, second), (base, candidate) = (run.statistics for run in tables), (run.values for run in tables)
     if first is not None and second is not None:
@@ -111,7 +120,7 @@ def _differing(tables: Sequence[_Run], groups: Ints | None) -> int:
 
 
 def _without_spread(
-    run: _Run,
+    run: Tabled,
     groups: Ints | None,
     options: "StatisticsConfig",
     found: tuple[float, float, int, int],
@@ -143,7 +152,7 @@ def _without_spread(
     )
 
 
-def _largest(tables: Sequence[_Run], groups: Ints | None, options: "StatisticsConfig") -> float:
+def _largest(tables: Sequence[Tabled], groups: Ints | None, options: "StatisticsConfig") -> float:
     """By how much one unit moves the number at most; 0 where that is not known."""
     one_field = groups if groups is None or groups.ndim == 1 else wider(groups)
     return max(
@@ -164,7 +173,9 @@ def _of_unequal(influence: Floats | None, items: Floats, stderr: float) -> tuple
     return Shape.of_unequal(influence, items), stderr * max(ratio, 1.0)
 
 
-def _by_crossed_jackknife(runs: Sequence[_Run], ways: Ints, options: "StatisticsConfig") -> Difference | None:
+def _by_crossed_jackknife(
+    runs: Sequence[Tabled], ways: Ints, options: "StatisticsConfig"
+) -> Difference | None:
     """A difference of sums' aggregates by what leaving out each item does to it; None for what has no sums,
     or no value without some item."""
     aggregation = runs[0].aggregation
@@ -173,8 +184,7 @@ def _by_crossed_jackknife(runs: Sequence[_Run], ways: Ints, options: "Statistics
     influence = _influence_of_difference(runs, ways, len(ways), options)
     if influence is None:
         return None
-    first, second = (aggregation.value(run.statistics, run.values) for run in runs)
-    observed, crossed = second - first, Crossed.of(influence, ways)
+    observed, crossed = runs[1].value - runs[0].value, Crossed.of(influence, ways)
     if not math.isfinite(observed) or crossed.variance <= 0:
         return None
     fewest, swapped = min(counts(ways)), _Swapped.of(aggregation, runs, ways, options)
@@ -190,13 +200,14 @@ class _Swapped:
 
     ``p_value`` is the larger one of two fields, and 0 for what has no sums; ``changes`` are what the units
     (G,) differ by, in units of the value, ``ties`` is the share of them that do not, ``size`` the sum of the
-    absolute ones.
+    absolute ones. ``alike`` is the difference's variance if clusters are alike whatever their size.
     """
 
     p_value: float = 0.0
     changes: Floats | None = None
     ties: float = 0.0
     size: float = 1.0
+    alike: float = 0.0
 
     def difference(
         self,
@@ -209,11 +220,11 @@ class _Swapped:
         """The difference found, with its standard error and shape. Units that tie hide how many more may
         differ, and one of those by up to ``largest``: they add the spread of one that differs."""
         observed, stderr, shape = found
-        spread, growth = stderr, 0.0
+        spread, growth = math.sqrt(max(stderr**2, self.alike)), 0.0
         if largest > 0 and self.changes is not None and self.ties > 0:
             squares, differing = float(self.changes @ self.changes), (1 - self.ties) * len(self.changes)
             typical = squares / differing if differing >= 1 else largest**2
-            spread = math.sqrt(stderr**2 + self.ties * typical)
+            spread = math.sqrt(spread**2 + self.ties * typical)
             growth = self.ties * size_of_change(self.changes, largest)
         shift = Shift(observed, spread, shape, growth, math.inf)
         return Difference(
@@ -230,7 +241,7 @@ class _Swapped:
     def of(
         cls,
         aggregation: Aggregation,
-        runs: Sequence[_Run],
+        runs: Sequence[Tabled],
         groups: Ints | None,
         options: "StatisticsConfig",
     ) -> "_Swapped":
@@ -244,9 +255,10 @@ class _Swapped:
         )
         if table is None:
             return cls(_swapped_values(aggregation, runs, groups, options))
-        adding, table = adding.condensed(table)
         n = len(table) // 2
-        moved = (table[n:] - table[:n]) @ adding.gradient(table.sum(axis=0), float(len(table)))
+        effect = table @ adding.gradient(total_of(table), float(len(table)))
+        moved = effect[n:] - effect[:n]
+        moved[np.abs(moved) <= 1e-12 * np.abs(effect).max(initial=0.0)] = 0.0  # rows that are alike
         if not np.isfinite(moved).all():
             return cls()
         rng = np.random.default_rng(options.seed)
@@ -259,12 +271,13 @@ class _Swapped:
             fewest,
             float((fewest == 0).mean()),
             float(fewest.sum()),
+            alike_variance(2 * n * moved, groups),
         )
 
 
 def _swapped_values(
     aggregation: Aggregation,
-    runs: Sequence[_Run],
+    runs: Sequence[Tabled],
     groups: Ints | None,
     options: "StatisticsConfig",
 ) -> float:
@@ -294,7 +307,7 @@ def _swapped_values(
 
 
 def _influence_of_difference(
-    runs: Sequence[_Run],
+    runs: Sequence[Tabled],
     groups: Ints | None,
     units: int,
     options: "StatisticsConfig",
@@ -323,7 +336,7 @@ _FEW_VALUES = 200  # units up to which runs change places in a function of value
 
 
 def _resampled(
-    runs: Sequence[_Run], groups: Ints | None, options: "StatisticsConfig"
+    runs: Sequence[Tabled], groups: Ints | None, options: "StatisticsConfig"
 ) -> tuple[float, Floats]:
     """The observed difference of the second run from the first, and that of each resample."""
     rng = np.random.default_rng(options.seed)
@@ -334,22 +347,18 @@ def _resampled(
     (first, base), (second, candidate) = tabled
     assert base is not None
     assert candidate is not None
-    n, whole = len(base), base.shape[1] + candidate.shape[1] + 1
+    n = len(base)
     observed = second.of_total(candidate.sum(axis=0), float(n)) - first.of_total(base.sum(axis=0), float(n))
     sign = 1
     if groups is not None and groups.ndim == 2:
         groups = wider(groups)  # where no jackknife can tell
-    if first.inner is not None and second.inner is not None:
-        (one, fewer), (other, fewest) = first.condensed(base), second.condensed(candidate)
-        if distinct_rows(_joined(fewer, fewest, groups))[0] is None:
-            (first, base), (second, candidate) = (one, fewer), (other, fewest)
     if base.tobytes() > candidate.tobytes():  # both directions are of the same resamples
         (first, base), (second, candidate), sign = (second, candidate), (first, base), -1
     width, joint = base.shape[1], _joined(base, candidate, groups)
     parts = [
         second.of_totals(totals[:, width:-1], totals[:, -1])
         - first.of_totals(totals[:, :width], totals[:, -1])
-        for totals in resampled_totals(joint, options.bootstrap_iters, rng, whole)
+        for totals in resampled_totals(joint, options.bootstrap_iters, rng)
     ]
     return observed, sign * np.concatenate(parts)
 

@@ -18,7 +18,7 @@ import numpy as np
 from metrics.aggregation import build_aggregation
 from metrics.config import StatisticsConfig
 from metrics.errors import MetricError
-from metrics.statistics.clusters import few_clusters, numbered
+from metrics.statistics.clusters import alike_variance, few_clusters, numbered
 from metrics.statistics.comparison import Comparison, Method, Remedy, compare_items
 from metrics.statistics.differences import Difference, ItemColumn, score_column
 from metrics.statistics.formulas import Sampled, influences
@@ -262,7 +262,8 @@ def _separate(
     assert influence is not None
     stderr, shape = sampled.spread(influence)
     people = [one.variance(rate, n) for one, rate in zip(corrections, rates, strict=True)]
-    items = stderr**2 + (max(slopes) / n) ** 2  # one item more that differs
+    varied = max(stderr**2, alike_variance(moved, groups))
+    items = varied + (max(slopes) / n) ** 2  # one item more that differs
     variance = items + sum(people)
     degrees = [shape.degrees, *(_degrees(one.by) for one in corrections)]
     noise = sum(part**2 / max(d, 1.0) for part, d in zip([items, *people], degrees, strict=True))

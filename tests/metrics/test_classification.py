@@ -9,7 +9,11 @@ from hypothesis import strategies as st
 from sklearn.metrics import f1_score, matthews_corrcoef
 
 from metrics.aggregation import build_aggregation, statistics_of
+from metrics.config import StatisticsConfig
 from metrics.errors import ConfigError, MetricError
+from metrics.statistics.comparison import compare_items
+from metrics.statistics.differences import ItemColumn
+from metrics.statistics.estimate import estimate
 
 BINARY = st.lists(st.tuples(st.integers(0, 1), st.integers(0, 1)), min_size=1, max_size=40)
 ANY = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=40)
@@ -89,3 +93,30 @@ def test_repeats_of_labels_share_their_item() -> None:
     assert table is not None
     assert table.sum() == pytest.approx(3.0)
     assert table[0].max() == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("name", ["f1", "mcc"])
+def test_pairs_and_labels_as_columns_have_the_same_error_bars(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many pairs of labels are kept as what they add to the labels' sums."""
+    rng = np.random.default_rng(3)
+    gold = rng.integers(0, 6, 90)
+    answers = [np.where(rng.random(90) < 0.8, gold, rng.integers(0, 6, 90)) for _ in range(2)]
+    columns = [
+        ItemColumn(np.zeros(90), values=list(zip(gold.tolist(), own.tolist(), strict=True)))
+        for own in answers
+    ]
+    aggregation = build_aggregation(name, {"average": "macro"} if name == "f1" else {})
+    options, made = StatisticsConfig(bootstrap_iters=20_000), []
+    for most in (64, 3):
+        monkeypatch.setattr("metrics.classification.FEW_PAIRS", most)
+        compared = compare_items(aggregation, *columns, None, options)
+        made.append((estimate(aggregation, None, columns[0].values, None, options), compared))
+    (by_pair, paired), (by_label, again) = made
+    assert by_label.value == pytest.approx(by_pair.value, abs=1e-12)
+    assert again.difference == pytest.approx(paired.difference, abs=1e-12)
+    assert by_label.stderr == pytest.approx(by_pair.stderr, rel=0.03)
+    assert by_label.ci_low == pytest.approx(by_pair.ci_low, abs=0.005)
+    assert again.stderr == pytest.approx(paired.stderr, rel=0.03)
+    assert again.p_value == pytest.approx(paired.p_value, abs=0.02)

@@ -210,7 +210,7 @@ def test_columns_of_whole_numbers_are_resampled_together_as_each_alone(largest: 
     table[:, 0] = np.arange(211)  # too many distinct rows to count them
 
     def totals(columns: Any) -> Any:
-        return np.concatenate(list(resampled_totals(columns, 500, np.random.default_rng(1), 8)))
+        return np.concatenate(list(resampled_totals(columns, 500, np.random.default_rng(1))))
 
     together = totals(table)
     for place in range(8):
