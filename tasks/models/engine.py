@@ -454,6 +454,8 @@ class Throttle:
 
     async def _resumed(self, attempts: Attempts) -> None:
         """Waits while the run is paused; that takes nothing of a request's time. Raises RunStopping."""
+        if not self._state.control.paused:
+            return
         began = time.monotonic()
         while self._state.control.paused:
             await self.sleep(TICK_SECONDS)

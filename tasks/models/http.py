@@ -74,11 +74,11 @@ class HttpTransport:
 
     async def send(self, call: Call, timeout: float) -> Reply:
         """Posts the call; see ``Transport.send``."""
-        start = time.perf_counter()
+        start, content = time.perf_counter(), call.content
         try:
             async with self._session.post(
-                **self._signed("POST", call.path, call.content),
-                data=call.content,
+                **self._signed("POST", call.path, content),
+                data=content,
                 timeout=_timeouts(timeout),
                 allow_redirects=False,
                 proxy=self._proxy,

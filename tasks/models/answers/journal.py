@@ -60,10 +60,11 @@ class AnswerWriter:
         """Logs an answer; from here on no crash of the process loses it. Raises StoreError."""
         if self._journal is None:
             self._journal = Journal(self._folder)
+        asked: dict[str, Any] = {"asker": self._asker}
         if not answer.asked_at:
-            asked_at = answer.arrived - (answer.inference_time or 0.0)
-            answer = replace(answer, asked_at=asked_at, night=self._night)
-        answer = replace(answer, asker=self._asker)
+            asked["asked_at"] = answer.arrived - (answer.inference_time or 0.0)
+            asked["night"] = self._night
+        answer = replace(answer, **asked)
         self._bytes += self._journal.append(answer)
         self._pending.append(answer)
 

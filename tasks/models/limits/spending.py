@@ -44,6 +44,7 @@ class Spending:
 
     def __init__(self, limits: RunLimits) -> None:
         self._limits = limits
+        self._unlimited = limits == RunLimits()
         self._lock = threading.Lock()
         self._start = time.monotonic()
         self._used = NOTHING
@@ -56,12 +57,12 @@ class Spending:
         with self._lock:
             is_new = asker not in self._askers
             self._askers.add(asker)
-        return is_new and self._limits != RunLimits()
+        return is_new and not self._unlimited
 
     def add(self, tokens: int, cost: float) -> None:
         """Counts tokens and their cost."""
         with self._lock:
-            self._used += Used(tokens, cost)
+            self._used = Used(self._used.tokens + tokens, self._used.cost + cost)
 
     def began(self, moment: float) -> None:
         """Counts the seconds from a moment on (seconds since 1970), where that is earlier than so far."""
@@ -82,6 +83,8 @@ class Spending:
         """Names the limit that is reached, or that ``more`` would pass, as a row's error says it; None: go
         on. ``waited`` are seconds that the run waited for batches, which no limit counts."""
         limits = self._limits
+        if self._unlimited:
+            return None
         with self._lock:
             used = sum(self._promised.values(), self._used)
         spent = time.monotonic() - self._start - waited

@@ -74,6 +74,8 @@ class RefusedFields:
 
     def add(self, names: Collection[str]) -> None:
         """Notes that requests were answered once these were not sent; a new one is logged."""
+        if not names:
+            return
         with self._lock:
             new = sorted(set(names) - self.names)
             self.names.update(new)
@@ -115,11 +117,12 @@ class FittingTransport:
             return await self.inner.send(call, timeout)
         found: set[str] = set()
         while True:
-            body = fitted(call.body, self.refused.names | found)
+            refused = self.refused.names | found
+            fitting = replace(call, body=fitted(call.body, refused)) if refused else call
             try:
-                reply = await self.inner.send(replace(call, body=body), timeout)
+                reply = await self.inner.send(fitting, timeout)
             except BadRequest as error:
-                name = refused_field(error, body)
+                name = refused_field(error, fitting.body)
                 if name is None:
                     raise
                 found.add(name)  # each time another one, and there are few
