@@ -109,7 +109,10 @@ def run_parser() -> argparse.ArgumentParser:
     flag("--write_out", "-w", action="store_true", help="print the first prompt of each benchmark")
     flag("--show_config", action="store_true", help="print the whole results document")
     flag("--use_cache", "-c", metavar="PATH", help="needs nothing: answers are kept anyway")
-    flag("--cache_requests", nargs="?", const="true", metavar="true|refresh|delete", help="refresh: anew")
+    flag(
+        "--cache_requests", nargs="?", const="true", metavar="true|refresh|delete",
+        help="refresh: make prompts again",
+    )  # fmt: skip
     flag("--wandb_args", nargs="+", metavar="K=V", help="publish to Weights & Biases: project=…")
     for name in ("--wandb_config_args", "--trackio_args", "--hf_hub_log_args"):
         flag(name, nargs="+", metavar="K=V", help=argparse.SUPPRESS)

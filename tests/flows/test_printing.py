@@ -163,6 +163,16 @@ def test_other_commands_print_nothing_that_is_obeyed(
         (check_app, [HOSTILE]),
         (check_app, [str(config), "--set", f"{HOSTILE}=1"]),
         (init_app, [f"/dev/null/{HOSTILE}"]),
+        (lm_eval_app, []),
+        (lm_eval_app, [HOSTILE]),
+        (lm_eval_app, ["--model", HOSTILE, "--tasks", HOSTILE]),
+        (
+            lm_eval_app,
+            ["--model", "local-completions", "--model_args", f"{HOSTILE}={HOSTILE}", "--tasks", "a"],
+        ),
+        (lm_eval_app, ["run", "--config", HOSTILE]),
+        (lm_eval_app, ["ls", HOSTILE]),
+        (lm_eval_app, ["validate", "--tasks", HOSTILE, "--include_path", str(tmp_path)]),
         (deploy_app, [HOSTILE, "--cron", HOSTILE]),
         (store_app, ["--store", f"{HOSTILE}://x"]),
         (store_app, ["--verify", *store]),
@@ -198,6 +208,7 @@ def test_every_command_line_has_its_cases_here() -> None:
         "check",
         "deploy",
         "init",
+        "lm_eval",
         "catalog",
         "compare",
         "eval",
@@ -249,6 +260,12 @@ def test_a_suite_prints_nothing_that_is_obeyed(
 
 def compare_app(arguments: list[str]) -> None:
     from flows.compare.__main__ import app
+
+    lines.command_line(app, arguments)
+
+
+def lm_eval_app(arguments: list[str]) -> None:
+    from flows.lm_eval.__main__ import app
 
     lines.command_line(app, arguments)
 

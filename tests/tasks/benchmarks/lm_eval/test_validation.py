@@ -36,7 +36,7 @@ def test_every_path_gets_its_status_and_reason(tmp_path: Path):
     }
     assert found["good"]["reason"] is None
     assert found["audio"]["reason"].endswith(
-        "audio.yaml: 'doc_to_audio' plays the model audio, which the harness's chat messages have no place "
+        "audio.yaml:2: 'doc_to_audio' plays the model audio, which the harness's chat messages have no place "
         "for; a native config has one: messages with a part {audio: …}"
     )
     assert "broken.yaml:" in found["broken"]["reason"]
