@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import tempfile
+import tomllib
 from itertools import combinations
 from pathlib import Path
 
@@ -32,7 +33,8 @@ for _name in ("NIGHTJAR_STORE", "PREFECT_API_URL", "PREFECT_PROFILE"):
 import prefect.main  # noqa: E402, F401
 
 # The marks that say which of the sets a test is in; `-m` chooses among them.
-SETS = {"slow", "services", "nights", "serving"}
+_pytest = tomllib.loads(Path(__file__).parents[1].joinpath("pyproject.toml").read_text("utf-8"))["tool"]["pytest"]
+SETS = {line.partition(":")[0] for line in _pytest["ini_options"]["markers"]}
 
 
 def chosen_from(source: str, expression: str, fixtures: str = "") -> bool:

@@ -1,8 +1,11 @@
 """Of the files that ``-m`` is said to choose nothing of, it chooses nothing."""
 
+import re
+from pathlib import Path
+
 import pytest
 
-from tests.conftest import chosen_from
+from tests.conftest import SETS, chosen_from
 
 FAST = "not slow and not services and not nights and not serving and not inspect"
 UNMARKED = "def test_it(): ...\n"
@@ -43,3 +46,13 @@ def test_a_mark_that_a_fixture_brings_is_one_that_a_files_tests_can_have(source:
         assert chosen_from(source, expression, BOTH) == chosen_from(source, expression), expression
     assert chosen_from(source, "nights", BOTH)
     assert not chosen_from(source, "nights")
+
+
+@pytest.mark.parametrize("file", ["Makefile", ".ci/run"])
+def test_what_is_run_chooses_by_marks_of_sets_alone(file: str) -> None:
+    """With any other word, no file is left alone, and every worker collects all."""
+    text = Path(__file__).parents[1].joinpath(file).read_text("utf-8")
+    expressions = re.findall(r'-m "((?:not )?[a-z][^"]*)"|^fast="(.*)"$', text, re.M)
+    assert expressions
+    for expression in expressions:
+        assert set(re.findall(r"\w+", "".join(expression))) <= SETS | {"and", "not"}
