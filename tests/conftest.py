@@ -33,7 +33,9 @@ for _name in ("NIGHTJAR_STORE", "PREFECT_API_URL", "PREFECT_PROFILE"):
 import prefect.main  # noqa: E402, F401
 
 # The marks that say which of the sets a test is in; `-m` chooses among them.
-_pytest = tomllib.loads(Path(__file__).parents[1].joinpath("pyproject.toml").read_text("utf-8"))["tool"]["pytest"]
+_pytest = tomllib.loads(Path(__file__).parents[1].joinpath("pyproject.toml").read_text("utf-8"))["tool"][
+    "pytest"
+]
 SETS = {line.partition(":")[0] for line in _pytest["ini_options"]["markers"]}
 
 

@@ -15,6 +15,7 @@ from metrics.statistics.intervals import Shape, effective_units, standard_error
 from metrics.types import Floats, Ints
 
 FEW_CLUSTERS = 10
+FEW_UNEVEN_CLUSTERS = 13  # effective ones, where a few hold most of the items
 ROUNDING = 1e-9
 
 
@@ -72,6 +73,28 @@ def few_clusters(ways: Ints | None) -> str | None:
         f"clusters of unequal size count as {equal:.1f} equal ones: the error bar is a rough guide; "
         f"{FEW_CLUSTERS} and more are safer"
     )
+
+
+def too_few_to_pass(ways: Ints | None) -> str | None:
+    """Why no gate passes on such clusters: a loss that lies in some of them may be in none of those seen, and
+    the error bar can't know of it. Below ten effective ones an error bar is a rough guide. Where a few hold
+    most of the items, gates at eight and at eleven passed .045 and .035 of losses as large as the margin.
+    """
+    if ways is None:
+        return None
+    equal = effective(ways)
+    uneven = equal < 0.75 * min(counts(ways))
+    needed = FEW_UNEVEN_CLUSTERS if uneven else FEW_CLUSTERS
+    if equal >= needed - ROUNDING:
+        return None
+    what = (
+        f"clusters of unequal size that count as {equal:.1f} equal ones"
+        if uneven
+        else f"{equal:.3g} clusters"
+    )
+    alike = f"{equal:.3g} clusters"
+    what = f"clusters of unequal size that count as {equal:.1f} equal ones" if uneven else alike
+    return f"{what} are too few to rule out a loss: it takes {needed}"
 
 
 def wider(ways: Ints) -> Ints:

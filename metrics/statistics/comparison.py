@@ -9,7 +9,7 @@ import numpy as np
 
 from metrics.aggregation import Aggregation
 from metrics.errors import MetricError
-from metrics.statistics.clusters import Crossed, alike_variance, counts, numbered, sizes
+from metrics.statistics.clusters import Crossed, alike_variance, counts, numbered, sizes, too_few_to_pass
 from metrics.statistics.differences import (
     Chance,
     Difference,
@@ -44,7 +44,8 @@ class Comparison:
     ``mde`` is the true loss that such a comparison finds with a chance of 80 %. The interval excludes no
     difference if and only if the test finds one. Everything is NaN that cannot be said, and ``warning`` says
     why. ``ends`` gives the interval of any other level, ``chance`` the two-sided p-value of any other
-    difference: what a gate with a margin asks for.
+    difference: what a gate with a margin asks for. ``too_few`` says why no gate passes on it, where the
+    clusters are too few to rule out a loss.
     """
 
     base: float
@@ -66,6 +67,7 @@ class Comparison:
     ends: Ends | None = field(default=None, repr=False, compare=False)
     chance: Chance | None = field(default=None, repr=False, compare=False)
     remedy: Remedy | None = field(default=None, repr=False, compare=False)
+    too_few: str | None = None
 
     def interval(self, level: float) -> tuple[float, float]:
         """The interval of another level, with 0 in it unless the test finds a difference at that level."""
@@ -127,6 +129,7 @@ def compare_items(
         warning=found.warning,
         ends=found.ends,
         chance=found.chance,
+        too_few=too_few_to_pass(groups),
     )
 
 

@@ -89,7 +89,8 @@ def decide(
     In this order: *regression*: even the better end of the interval is a loss beyond the margin; *worse*: the
     worse end is a loss within the margin, and the better end is a loss too; *pass*: the worse end is within
     the margin; otherwise *inconclusive*. Regression and worse are told at the level after correction; the
-    whole passes only if every pair does, so pass takes alpha / 2 on its side as it is.
+    whole passes only if every pair does, so pass takes alpha / 2 on its side as it is. Clusters that are too
+    few to rule out a loss neither pass nor are worse within the margin.
     """
     own = p_regression(comparison, margin, higher_is_better), comparison.p_value
     beyond, different = own if adjusted is None else adjusted
@@ -100,7 +101,7 @@ def decide(
     loses = comparison.difference < 0 if higher_is_better else comparison.difference > 0
     if beyond < alpha:
         answer: Verdict = "regression"
-    elif worst > -margin:
+    elif worst > -margin and comparison.too_few is None:
         answer = "worse" if loses and different < alpha else "pass"
     else:
         answer = "inconclusive"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from metrics.aggregation import Aggregation
-from metrics.statistics.clusters import counts, effective, numbered
+from metrics.statistics.clusters import counts, effective, numbered, too_few_to_pass
 from metrics.statistics.comparison import Comparison, range_of
 from metrics.statistics.differences import (
     Difference,
@@ -75,6 +75,7 @@ def compare_unpaired(
         warning="; ".join(filter(None, (UNPAIRED, found.warning))),
         ends=found.ends,
         chance=found.chance,
+        too_few=next(filter(None, map(too_few_to_pass, groups)), None),
     )
 
 

@@ -599,6 +599,8 @@ def _why(comparison: Comparison, found: Verdict, terms: GateTerms) -> str | None
     """What an inconclusive pair lacks."""
     if found != "inconclusive":
         return None
+    if comparison.too_few is not None:
+        return comparison.too_few
     remedy = comparison.remedy(terms.margin, terms.alpha) if comparison.remedy is not None else None
     if math.isnan(comparison.p_value) or math.isnan(comparison.mde):
         return "; ".join(filter(None, (comparison.warning, remedy))) or None

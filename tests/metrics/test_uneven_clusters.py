@@ -87,6 +87,32 @@ def test_a_gate_is_not_sure_where_the_largest_clusters_happen_to_lose_nothing(ki
     assert passed / rounds <= 0.025 + 3 * math.sqrt(0.025 * 0.975 / rounds)
 
 
+@pytest.mark.parametrize(
+    ("sizes", "few"),
+    [
+        (np.full(9, 60), "9 clusters are too few to rule out a loss: it takes 10"),
+        (UNEVEN["Zipf sizes, 20"].astype(int), "count as 8.1 equal ones are too few to rule out a loss"),
+        (UNEVEN["Zipf sizes, 42"].astype(int), "count as 11.5 equal ones are too few to rule out a loss"),
+        (np.full(10, 60), None),
+        (UNEVEN["Zipf sizes, 101"].astype(int), None),
+    ],
+)
+@pytest.mark.parametrize("crossed", [False, True])
+def test_no_gate_passes_on_few_effective_clusters_and_a_loss_is_still_told(
+    sizes: Any, few: str | None, crossed: bool
+) -> None:
+    """Gates at 8.1 and 11.5 passed .045 and .035 of losses of the margin, of which .025 may pass."""
+    groups = np.repeat(np.arange(len(sizes)), sizes)
+    ways = np.column_stack([groups, np.arange(len(groups)) % 50]) if crossed else groups
+    base = scalar(np.full(len(groups), 0.5))
+    moved = np.random.default_rng(9).normal(0, 0.01, len(groups))
+    same = compare_items(SHARE, base, scalar(0.5 + moved), ways, FAST)
+    lost = compare_items(SHARE, base, scalar(0.1 + moved), ways, FAST)
+    assert decide(same, 0.3, 0.05).verdict == ("pass" if few is None else "inconclusive")
+    assert decide(lost, 0.3, 0.05).verdict == "regression"
+    assert (few or "None") in str(same.too_few)
+
+
 @pytest.mark.parametrize("name", ["wer", "f1"])
 def test_a_gate_over_sums_is_not_sure_either(name: str) -> None:
     """A fifth of the clusters lose a third of their items; the margin is what is lost on the whole."""
