@@ -343,7 +343,7 @@ def _try_filter(
 def _try_pair(
     pair: PairSetup, item: Rendered, text: Any, predictions: Mapping[str, Sequence[Any]]
 ) -> Sequence[str]:
-    scorer, metric = pair.scorer(), pair.metric_record()
+    scorer, metric = pair.built()
     if not predictions.get(pair.filter):  # of all filters together, or of one that raised
         return ()
     batch = Batch(

@@ -45,7 +45,7 @@ def score_across(
     workspace: Workspace,
 ) -> Iterator[pa.RecordBatch]:
     """A metric that looks at the predictions of all filters at once."""
-    scorer, metric = step.setup.scorer(), step.setup.metric_record()
+    scorer, metric = step.setup.built()
     assert isinstance(scorer, AcrossFilters), "agreement and some users' scorers look across filters"
     store = workspace.open()
     streams = {

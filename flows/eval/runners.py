@@ -27,8 +27,8 @@ CLUSTER_THREADS = 128
 
 
 def task_runner_named(name: str) -> TaskRunner[Any]:
-    """The runner of ``threads``, ``processes``, ``dask`` or ``dask:ADDRESS``; raises ConfigError for
-    another name."""
+    """The runner of ``threads``, ``processes``, ``dask``, ``dask:ADDRESS`` or ``dask:slurm://…``; raises
+    ConfigError for another name."""
     kind, _, address = name.partition(":")
     if kind == "threads" and not address:
         return LocalThreads(max_workers=THREADS)
@@ -36,7 +36,9 @@ def task_runner_named(name: str) -> TaskRunner[Any]:
         return LocalProcesses()
     if kind == "dask":
         return _dask(address)
-    raise ConfigError(f"--task-runner {name}: expected threads, processes, dask or dask:ADDRESS")
+    raise ConfigError(
+        f"--task-runner {name}: expected threads, processes, dask, dask:ADDRESS or dask:slurm://…"
+    )
 
 
 def processes_for(asked: int | None, cells: Sequence[Cell]) -> int:
@@ -64,10 +66,10 @@ def as_parameter(step: Any) -> Any:
 
 def _dask(address: str) -> TaskRunner[Any]:
     try:
-        from tasks.processes.cluster import Cluster, client_of
+        from tasks.processes.cluster import Cluster, cluster_at
     except ImportError as error:
         raise ConfigError("--task-runner dask needs the extra: pip install 'nightjar[dask]'") from error
-    return ClusterThreads(partial(Cluster, partial(client_of, address)), CLUSTER_THREADS)
+    return ClusterThreads(partial(Cluster, cluster_at(address)), CLUSTER_THREADS)
 
 
 def computing(asked: int | None, cells: Sequence[Cell], folder: Path) -> AbstractContextManager[Workers]:

@@ -166,7 +166,7 @@ def _pair(shared: _ScoringOf, metric: Metric) -> PairPlan:
         own_modules=_owns(config),
         facets=config.facets,
     )
-    identity = setup.identity()
+    identity = setup.identity(scorer)
     name = f"{identity.filter} × {identity.metric.name}"
     asking = _scorer_identity(config, scoring, scorer, metric)
     scored = _metric_identity(config, metric) | {"scorer": asking, "across_filters": source == ALL_FILTERS}

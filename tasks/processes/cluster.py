@@ -13,11 +13,13 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from distributed import Client, LocalCluster, WorkerPlugin
+from distributed.comm.registry import backends
 
 from metrics.errors import ConfigError, NightjarError
 from tasks.processes.garbage import collect_rarely
@@ -29,16 +31,35 @@ OpenClient = Callable[[], AbstractContextManager[Any]]
 PLUGIN: Final = "nightjar: stages imported"
 
 
+def cluster_at(address: str) -> OpenClient:
+    """What gives a client of the cluster whose scheduler has an address; without one, of a cluster that is
+    started here with a process for each core; with that of a queue (``slurm://…``), of one whose workers are
+    jobs there. The last two end with the client's block.
+
+    Raises ConfigError for a queue that dask-jobqueue does not know. Called by the process's main thread.
+    """
+    if not address:
+        return partial(_client, _local_cluster)
+    scheme = address.partition("://")[0]
+    if scheme == address or scheme in backends:
+        return partial(_client, lambda: nullcontext(address))
+    try:
+        from tasks.processes.queues import QueueAddress, queue_cluster
+    except ImportError as error:
+        raise ConfigError(f"{address} needs the extra queues: pip install 'nightjar[queues]'") from error
+    return partial(_client, partial(queue_cluster, QueueAddress.of(address)))
+
+
+def _local_cluster() -> Any:
+    # With certificates of its own: whoever reaches a scheduler without can run code as this user.
+    own: dict[str, Any] = {"security": True, "dashboard_address": "127.0.0.1:0"}
+    return LocalCluster(n_workers=cores(), threads_per_worker=1, **own)  # type: ignore[no-untyped-call]
+
+
 @contextmanager
-def client_of(address: str) -> Iterator[Client]:
-    """A client of the cluster whose scheduler has an address; without one, of a cluster that is started here
-    with a process for each core, and ended."""
+def _client(open_cluster: Callable[[], AbstractContextManager[Any]]) -> Iterator[Client]:
     with ExitStack() as stack:
-        where: Any = address
-        if not address:
-            # On any free port: by itself Dask takes 8787, and warns where another cluster has it.
-            own = LocalCluster(n_workers=cores(), threads_per_worker=1, dashboard_address="127.0.0.1:0")  # type: ignore[no-untyped-call]
-            where = stack.enter_context(own)
+        where = stack.enter_context(open_cluster())
         yield stack.enter_context(Client(where, set_as_default=False))  # type: ignore[no-untyped-call]
 
 
@@ -88,7 +109,9 @@ class Cluster(AbstractContextManager["Cluster"]):
                     found = self._client.result().run(os.access, str(token), os.W_OK, on_error="ignore")
                 finally:
                     token.unlink()
-                self._sees[folder] = bool(found) and all(found.values())
+                if not found:  # no worker has come yet: of those to come nothing is known
+                    return False
+                self._sees[folder] = all(found.values())
             return self._sees[folder]
 
     def _opened(self) -> Any:

@@ -31,7 +31,7 @@ class LimitedScorer:
     """A pair's scorer and metric. A context manager: its process ends with the block."""
 
     def __init__(self, setup: PairSetup) -> None:
-        self._scorer, self._metric = setup.scorer(), setup.metric_record()
+        self._scorer, self._metric = setup.built()
         self._process = KillableProcess("tasks.rows.limited:scoring", [setup], setup.scoring.item_timeout)
 
     def __enter__(self) -> "LimitedScorer":
@@ -128,7 +128,7 @@ def processing_scorer(setup: PairSetup) -> ProcessResultsScorer:
 
 def scoring(setup: PairSetup) -> Callable[[Row], SampleScores]:
     """What the process calls for each row."""
-    scorer, metric = setup.scorer(), setup.metric_record()
+    scorer, metric = setup.built()
     if metric.endless:  # what it imports is not the first row's to pay for
         answers = ["2"] if metric.right_answers is None else metric.right_answers(["2"], **metric.kwargs)
         metric.evaluate([["1"]], list(answers)[:1])

@@ -238,6 +238,11 @@ class PairSetup(Unkeyed):
         """The benchmark's scorer."""
         return build_scorer(self.scoring, resolver(self.base_dir, own=self.own_modules))
 
+    def built(self) -> tuple[Scorer, Metric]:
+        """The benchmark's scorer, and the pair's metric as it knows it."""
+        scorer = self.scorer()
+        return scorer, self.metric_record(scorer)
+
     def metric_record(self, scorer: Scorer | None = None) -> Metric:
         """The pair's metric, as ``scorer`` knows it (default: the benchmark's)."""
         metrics = (scorer or self.scorer()).get_metrics(self.filter)

@@ -45,13 +45,13 @@ def test_processes_are_neither_more_than_partitions_nor_than_memory_bears(
 
 @pytest.mark.services
 def test_a_dask_cluster_begins_beside_another_without_a_word(recwarn: pytest.WarningsRecorder) -> None:
-    from tasks.processes.cluster import client_of
+    from tasks.processes.cluster import cluster_at
 
     with ExitStack() as stack:
         taken = stack.enter_context(socket.socket())
         with suppress(OSError):  # it is taken already
             taken.bind(("127.0.0.1", 8787))
             taken.listen()
-        client = stack.enter_context(client_of(""))
+        client = stack.enter_context(cluster_at("")())
         assert client.submit(sum, [1, 2]).result() == 3
     assert [str(warning.message) for warning in recwarn if "Port" in str(warning.message)] == []

@@ -17,6 +17,7 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 
+from tests.tasks.processes.test_queues import queue_here
 from tests.waiting import until
 
 CHECKOUT = Path(__file__).resolve().parents[3]
@@ -89,6 +90,15 @@ def dask(tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.fixture
+def queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The address of a queue of Slurm whose jobs start at once, on this machine, with two workers."""
+    folder = tmp_path / "commands"
+    queue_here(folder)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    return "slurm://normal?jobs=1&cores=2&memory=2GB"
+
+
+@pytest.fixture
 def s3(tmp_path: Path) -> Iterator[dict[str, str]]:
     """An S3 API on loopback with a bucket called nightjar; the environment that points there."""
     port = _free_port()
@@ -126,16 +136,18 @@ def _bucket(env: dict[str, str]) -> bool:
 
 
 @pytest.mark.services
+@pytest.mark.parametrize("cluster", ["dask", "queue"])
 def test_dask_gives_the_same_numbers_with_work_on_both_workers(
-    prefect: Any, demo: Callable[..., Any], traced: Callable[[str], Path], dask: str, tmp_path: Path
-) -> None:
+    prefect: Any, demo: Callable[..., Any], traced: Callable[[str], Path], tmp_path: Path,
+    cluster: str, request: pytest.FixtureRequest,
+) -> None:  # fmt: skip
     path = traced(demo().base_url)
     evaluate(prefect, path, "--output", str(tmp_path / "here"), "--store", str(tmp_path / "store-here"))
     for mark in path.parent.glob("ran-*"):
         mark.unlink()
     document = evaluate(
         prefect, path, "--output", str(tmp_path / "there"), "--store", str(tmp_path / "store-there"),
-        "--task-runner", f"dask:{dask}",
+        "--task-runner", f"dask:{request.getfixturevalue(cluster)}",
     )  # fmt: skip
     assert document["requests"]["sent"] == 40
     assert values(tmp_path / "there") == values(tmp_path / "here")
@@ -273,6 +285,72 @@ def test_a_store_on_s3_gives_the_same_numbers_and_serves_the_next_run(
         cwd=CHECKOUT, env={**os.environ, **s3}, capture_output=True, text=True, check=True, timeout=120,
     )  # fmt: skip
     assert json.loads(asked.stdout) == [{"runs": 2, "numbers": 2 * len(first["results"])}]
+
+
+class Road:
+    """A way to a server on this machine that can be cut: connections end, and new ones are refused."""
+
+    def __init__(self, port: int) -> None:
+        self.to, self.port = port, _free_port()
+        self._open: list[socket.socket] = []
+        self.mend()
+
+    def mend(self) -> None:
+        self._listener = socket.create_server(("127.0.0.1", self.port))
+        threading.Thread(target=self._accept, args=(self._listener,), daemon=True).start()
+
+    def cut(self) -> None:
+        for one in (self._listener, *self._open):
+            with suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+            one.close()
+        self._open.clear()
+
+    def _accept(self, listener: socket.socket) -> None:
+        with suppress(OSError):  # cut
+            while True:
+                ends = listener.accept()[0], socket.create_connection(("127.0.0.1", self.to))
+                self._open += ends
+                for one, other in (ends, ends[::-1]):
+                    threading.Thread(target=self._carry, args=(one, other), daemon=True).start()
+
+    @staticmethod
+    def _carry(one: socket.socket, other: socket.socket) -> None:
+        with suppress(OSError):
+            while data := one.recv(1 << 16):
+                other.sendall(data)
+            other.shutdown(socket.SHUT_WR)
+
+
+@pytest.mark.nights
+def test_a_store_on_s3_that_is_away_for_a_minute_costs_time_only_and_is_named(
+    prefect: Any,
+    demo: Callable[..., Any],
+    benchmark_file: Callable[..., Path],
+    s3: dict[str, str],
+    tmp_path: Path,
+) -> None:
+    endpoint = demo("--latency", "0.5")
+    path = benchmark_file(160, endpoint.base_url, max_concurrency=4)
+    evaluate(prefect, path, "--output", str(tmp_path / "local"), "--store", str(tmp_path / "store-local"))
+    before = endpoint.stats()["received"]
+    road = Road(int(s3["AWS_ENDPOINT_URL"].rpartition(":")[2]))
+    places = ["--output", str(tmp_path / "away"), "--store", "s3://nightjar/store"]
+    with (tmp_path / "said.log").open("w+") as said:
+        running = subprocess.Popen(
+            [sys.executable, "-m", "flows.eval", str(path), *places], cwd=CHECKOUT, stdout=said, stderr=said,
+            env={**os.environ, **prefect.env, **s3, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{road.port}"},
+        )  # fmt: skip
+        until(lambda: endpoint.stats()["received"] >= before + 20, "inference is in its middle")
+        road.cut()
+        time.sleep(60)
+        named = (tmp_path / "said.log").read_text()
+        road.mend()
+        assert running.wait(400) == 0, (tmp_path / "said.log").read_text()
+    assert "store s3://nightjar/store" in named  # while it was away
+    assert "answers again" in (tmp_path / "said.log").read_text()
+    assert values(tmp_path / "away") == values(tmp_path / "local")
+    assert endpoint.stats()["received"] == before + 160
 
 
 @pytest.mark.nights
