@@ -113,7 +113,9 @@ def evaluate_command(
             "--force", help="Run what can be run: pairs, or benchmarks of a list, that fail are left out"
         ),
     ] = False,
-    task_runner: Annotated[str, typer.Option(help="threads, processes, dask, dask:ADDRESS or dask:slurm://…")] = "threads",
+    task_runner: Annotated[
+        str, typer.Option(help="threads, processes, dask, dask:ADDRESS or dask:slurm://…")
+    ] = "threads",
     workers: Annotated[
         int | None,
         typer.Option(min=1, help="Processes for computing; default: 1, or one a core for large runs"),

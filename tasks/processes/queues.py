@@ -103,7 +103,7 @@ def queue_cluster(address: QueueAddress) -> Iterator[Any]:
             "scheduler_options": {"dashboard": False, "dashboard_address": LOOPBACK},
             "worker_extra_args": [*extra, "--no-dashboard", "--dashboard-address", LOOPBACK],
         }
-        of_cluster = inspect.signature(dask_jobqueue.JobQueueCluster.__init__).parameters
+        of_cluster = inspect.signature(dask_jobqueue.core.JobQueueCluster.__init__).parameters
         try:
             # A job alone first: a cluster that could not be made complains again when it is forgotten.
             cluster_class.job_cls(
@@ -124,7 +124,7 @@ def queue_cluster(address: QueueAddress) -> Iterator[Any]:
 
 def _certificates(folder: Path) -> Security:
     """New ones, in files of ``folder`` that this user alone reads."""
-    made: Any = Security.temporary()
+    made: Any = Security.temporary()  # type: ignore[no-untyped-call]
     names = {name for role in ("scheduler", "worker", "client") for name in (f"{role}_cert", f"{role}_key")}
     paths = {}
     for name in (*sorted(names), "ca_file"):
