@@ -191,10 +191,21 @@ def _quantile(name: str, q: float) -> Aggregation:
     def combine(values: Values) -> float:
         column = np.asarray(values, dtype=np.float64)
         if np.isfinite(column).all():
-            return float(np.quantile(column, q))
+            return _finite_quantile(column, q)
         return _infinite_quantile(column, q) if not np.isnan(column).any() else math.nan
 
     return Aggregation(name, kind="values", combine=combine, encode=as_column, rule=QuantileRule(q))
+
+
+def _finite_quantile(column: Floats, q: float) -> float:
+    """``np.quantile`` of one column to the last bit, in a tenth of its time: resampling asks it of few items
+    some thousand times."""
+    rank = (len(column) - 1) * q
+    place = math.floor(rank)
+    above = min(place + 1, len(column) - 1)
+    ordered = np.partition(column, (place, above))
+    low, high, share = float(ordered[place]), float(ordered[above]), rank - place
+    return high - (high - low) * (1 - share) if share >= 0.5 else low + (high - low) * share
 
 
 def _infinite_quantile(column: Floats, q: float) -> float:

@@ -1,10 +1,13 @@
 """Edges: percentiles, columns, texts and groups of which a few items say little."""
 
+import math
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from metrics.aggregation import build_aggregation
 from metrics.config import StatisticsConfig
@@ -93,3 +96,10 @@ def test_an_error_below_that_of_its_samples_is_not_split() -> None:
     parts = variance_components(means, repeats, 0.03)
     assert parts is not None
     assert parts[0] ** 2 + parts[1] ** 2 == pytest.approx(0.03**2)
+
+
+@given(st.lists(st.floats(-1e300, 1e300), min_size=1, max_size=40), st.floats(0, 100))
+def test_a_percentile_is_numpys_to_the_last_bit(values: list[float], q: float) -> None:
+    own = build_aggregation("percentile", {"q": q}).of_values(np.array(values))
+    expected = np.quantile(np.array(values), q / 100)
+    assert own == expected or (math.isnan(own) and math.isnan(expected))
