@@ -19,7 +19,7 @@ import time
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -361,6 +361,7 @@ def create_views(
         with suppress(StoreError):  # a store that only others may write answers all the same
             compact(store)
             history = open_history(store, parts)
+    files = _Files(store)
     if not store.local:
         connection.register_filesystem(store.fs)
     skipped = list(history.skipped)
@@ -376,41 +377,70 @@ def create_views(
             [PARTS[part].empty_table(), *(getattr(run, table) for run in history.loose.values())]
         )
         _table(connection, f"loose_{part}", loose)
-        _part_view(connection, store, part, history.segments, f"FROM loose_{part}")
+        _part_view(connection, files, part, history.segments, f"FROM loose_{part}")
     columns = ", ".join(f"{name}, {CURRENCY}" if name == "cost" else name for name in RUNS_VIEW.names)
     connection.execute(f"CREATE VIEW runs AS SELECT {columns} FROM all_runs")
     for part in ROWS_IN:
         # A run that is being recorded has rows already; it is part of the history when its manifest is there.
         runs = ((run_id, run_id) for run_id in history.loose if part in parts)
-        files = read_records(runs, partial(check_rows, store, part))
-        skipped += files.skipped
-        addresses = [_address(store, name) for name in files.found.values()]
+        rows = read_records(runs, partial(check_rows, store, part))
+        skipped += rows.skipped
+        names = list(rows.found.values())
         segments = history.segments if part in parts else ()
-        _part_view(connection, store, part, segments, f"FROM {_read(addresses)}" if addresses else "")
+        _part_view(connection, files, part, segments, f"FROM {files.read(names)}" if names else "")
         connection.execute(f"CREATE VIEW {part} AS FROM all_{part}")
     for view, stage, schema, of in (
         ("samples", "infer", RESPONSES, OF_SAMPLES),
         ("scores", "score", STATISTICS, OF),
     ):
         meant = view in sql.lower()
-        skipped += _artifact_view(connection, store, (view, stage, schema, of), meant)
-    connection.execute(f"SET allowed_directories = [{_quoted(_address(store, ''))}]")
+        skipped += _artifact_view(connection, files, (view, stage, schema, of), meant)
+    files.list()
+    connection.execute(f"SET allowed_directories = [{_quoted(files.address(''))}]")
     connection.execute("SET enable_external_access = false")
     connection.execute("SET lock_configuration = true")
     return tuple(skipped)
 
 
+@dataclass(frozen=True)
+class _Files:
+    """The files that a connection's views read."""
+
+    store: Store
+    folders: set[str] = field(default_factory=set)
+
+    def address(self, name: str) -> str:
+        """Where DuckDB finds a file."""
+        path, protocol = self.store.path(name), self.store.fs.protocol
+        scheme = protocol if isinstance(protocol, str) else protocol[0]
+        return path if self.store.local else f"{scheme}://{path}"
+
+    def read(self, names: Sequence[str], filename: bool = False) -> str:
+        """The rows of files, as SQL."""
+        self.folders.update(name.rpartition("/")[0] for name in names)
+        self.list()
+        named = ", filename = true" if filename else ""
+        addresses = ", ".join(_quoted(self.address(name)) for name in names)
+        return f"read_parquet([{addresses}], union_by_name = true{named})"
+
+    def list(self) -> None:
+        """Has the file system of an object store know all files by one request a folder: DuckDB looks a file
+        up some sixteen times while it reads it."""
+        if not self.store.local:
+            self.store.know(self.folders)
+
+
 def _part_view(
-    connection: "duckdb.DuckDBPyConnection", store: Store, part: str, segments: Sequence[str], loose: str
+    connection: "duckdb.DuckDBPyConnection", files: _Files, part: str, segments: Sequence[str], loose: str
 ) -> None:
     """The view ``all_<part>`` of the segments' rows and the loose runs', with the columns of today whatever
     the files hold."""
     _table(connection, f"no_{part}", PARTS[part].empty_table())
     pieces = [f"FROM no_{part}"]
     if segments:
-        files = [_address(store, part_file(segment, part)) for segment in segments]
+        names = [part_file(segment, part) for segment in segments]
         pieces.append(
-            f"SELECT rows.* EXCLUDE (filename) FROM {_read(files, filename=True)} AS rows "
+            f"SELECT rows.* EXCLUDE (filename) FROM {files.read(names, filename=True)} AS rows "
             "SEMI JOIN compacted "
             "ON compacted.run_id = rows.run_id AND contains(rows.filename, compacted.segment)"
         )
@@ -420,13 +450,14 @@ def _part_view(
 
 def _artifact_view(
     connection: "duckdb.DuckDBPyConnection",
-    store: Store,
+    files: _Files,
     view: tuple[str, str, pa.Schema, Sequence[str]],
     meant: bool,
 ) -> list[Skipped]:
     """The rows of the artifacts of a stage that kept runs refer to, as far as they are there, and those that
     are damaged; a view that no query can mean stays empty, since a file a run would have to be opened for
     it."""
+    store = files.store
     name, stage, schema, of = view
     columns = ("run_id", *of)
     full = pa.schema([pa.field(column, pa.string()) for column in columns] + list(schema))
@@ -440,18 +471,18 @@ def _artifact_view(
     there = {f"{stage}/{entry}.parquet" for entry in names_in(store, stage, ".parquet")} if listed else set()
     present = sorted(there & {file for file, *_ in listed})
     whole = read_records(((file, file) for file in present), store.checked)
-    rows = [(_address(store, file), *about) for file, *about in listed if file in whole.found]
-    files = list(dict.fromkeys(row[0] for row in rows))
+    found = [(file, about) for file, *about in listed if file in whole.found]
+    read = list(dict.fromkeys(file for file, _ in found))
     names = ("file", *columns)
-    of_files = [dict(zip(names, row, strict=True)) for row in rows]
+    of_files = [dict(zip(names, (files.address(file), *about), strict=True)) for file, about in found]
     table = pa.Table.from_pylist(of_files, schema=pa.schema([(column, pa.string()) for column in names]))
     _table(connection, f"{name}_files", table)
     reading = (
         f"SELECT {', '.join(f'files.{column}' for column in columns)}, rows.* EXCLUDE (filename) "
-        f"FROM {_read(files, filename=True)} AS rows "
+        f"FROM {files.read(read, filename=True)} AS rows "
         f"JOIN {name}_files AS files ON files.file = rows.filename"
     )
-    _view(connection, name, full, reading if files else None)
+    _view(connection, name, full, reading if read else None)
     return list(whole.skipped)
 
 
@@ -468,17 +499,6 @@ def _view(connection: "duckdb.DuckDBPyConnection", name: str, schema: pa.Schema,
         _table(connection, name, schema.empty_table())
     else:
         connection.execute(f"CREATE VIEW {name} AS {reading}")
-
-
-def _read(files: Sequence[str], filename: bool = False) -> str:
-    named = ", filename = true" if filename else ""
-    return f"read_parquet([{', '.join(map(_quoted, files))}], union_by_name = true{named})"
-
-
-def _address(store: Store, name: str) -> str:
-    path = store.path(name)
-    protocol = store.fs.protocol if isinstance(store.fs.protocol, str) else store.fs.protocol[0]
-    return path if store.local else f"{protocol}://{path}"
 
 
 def _quoted(text: str) -> str:

@@ -221,6 +221,7 @@ def test_an_s3_server_that_is_stopped_for_seconds_costs_time_only(
     }.items():
         monkeypatch.setenv(name, value)
     boto3.client("s3").create_bucket(Bucket="nightjar")
+    pytest.importorskip("s3fs").S3FileSystem.clear_instance_cache()  # of another server's
     store = Store(f"s3://nightjar/{uuid4().hex}")
     kept = AnswerStore(store).of_model("model")
     kept.write([KeptAnswer(b"a" * 32, "ok", response="before", arrived=1.0)])
