@@ -1,7 +1,7 @@
 """``--from-lighteval`` and ``--from-opencompass``: evaluations of other programs as runs of our own.
 
 The files are made as those programs write them: lighteval's ``EvaluationTracker.save`` and OpenCompass's
-inferencers and ``OpenICLEvalTask``.
+inferencers and ``OpenICLEvalTask``. Files of those programs themselves are in ``test_recorded_logs.py``.
 """
 
 import json
@@ -126,7 +126,7 @@ def answers_of(ran: Any) -> list[dict[str, Any]]:
 def test_details_of_lighteval_have_its_numbers_and_nothing_is_asked(
     evaluate: Evaluate, tmp_path: Path
 ) -> None:
-    for seed in range(20):
+    for seed in range(3):
         path, numbers = made_details(tmp_path / str(seed), seed)
         ran = evaluate("--from-lighteval", path, "--json")
         assert ran.code == 0, ran.err
@@ -139,7 +139,7 @@ def test_details_of_lighteval_have_its_numbers_and_nothing_is_asked(
 def test_results_of_opencompass_have_its_accuracy_and_nothing_is_asked(
     evaluate: Evaluate, tmp_path: Path
 ) -> None:
-    for seed in range(20):
+    for seed in range(3):
         path, accuracy = made_results(tmp_path / str(seed), seed)
         ran = evaluate("--from-opencompass", path, "--json")
         assert ran.code == 0, ran.err
@@ -219,6 +219,98 @@ def test_documents_of_a_second_split_are_items_of_their_own(evaluate: Evaluate, 
     assert ran.code == 0, ran.err
     assert ran.value("em,none") == 0.5
     assert [one["item_id"] for one in answers_of(ran)] == ["0", "0@2"]
+
+
+def results(details: Path, numbers: Mapping[str, Any], metrics: Sequence[Mapping[str, Any]]) -> None:
+    """The file of results that lighteval writes with details."""
+    path = Path(*details.parts[: details.parts.index("details")]) / "results" / "org" / f"results_{DATE}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    task = details.stem.removeprefix("details_").removesuffix(f"_{DATE}")
+    path.write_text(json.dumps({"results": {task: numbers}, "config_tasks": {task: {"metrics": metrics}}}))
+
+
+def test_a_number_that_is_no_mean_has_another_name(evaluate: Evaluate, tmp_path: Path) -> None:
+    rows = [detail(place, ["a"], {"em": place % 2, "f1": 0.5, "f1_mean": 0.25}) for place in range(4)]
+    path = details(tmp_path, "drop|0", rows)
+    functions = [{"metric_name": ["em", "f1"], "corpus_level_fn": {"em": "max", "f1": "max"}}]
+    results(path, {"em": 1.0, "f1": 0.5, "f1_mean": 0.25}, functions)
+    ran = evaluate("--from-lighteval", path, "--json")
+    assert ran.code == 0, ran.err
+    assert "'em' is 1.0 by 'max', and 0.5 the mean, which is 'em_mean' here" in ran.err
+    assert "'f1' is 0.5 by 'max', and 0.5 the mean of its samples: it is left out" in ran.err
+    found = {row["metric"]: row["value"] for row in ran.document["results"]}
+    assert found == {"em_mean": 0.5, "f1_mean": 0.25}
+
+
+def test_details_without_results_are_read_and_it_is_said(evaluate: Evaluate, tmp_path: Path) -> None:
+    path, numbers = made_details(tmp_path, 1)
+    ran = evaluate("--from-lighteval", path, "--json")
+    assert ran.value("em,none") == pytest.approx(numbers["em"])
+    assert "whether lighteval's numbers are means is not known" in ran.err
+    results(path, numbers, [])
+    ran = evaluate("--from-lighteval", path, "--json")
+    assert ran.code == 0, ran.err
+    assert "not known" not in ran.err
+
+
+def test_two_metrics_of_one_name_are_refused(evaluate: Evaluate, tmp_path: Path) -> None:
+    rows = [detail(place, ["a"], {"g.5": 1.0, "g,5": 0.0}) for place in range(2)]
+    ran = evaluate("--from-lighteval", details(tmp_path, "t|0", rows))
+    assert ran.code == 2
+    assert "two metrics would be called 'g_5'" in ran.err
+
+
+def test_a_document_asked_in_two_ways_is_one_item(evaluate: Evaluate, tmp_path: Path) -> None:
+    ways = [({"em": place, "acc": None}, ["a"], []) for place in (0, 1)]
+    ways += [({"em": None, "acc": 1 - place}, [], [-1.0]) for place in (0, 1)]
+    rows = [
+        detail(number % 2, text, metric, doc={"id": str(number % 2)}, model_response={"logprobs": logprobs})
+        for number, (metric, text, logprobs) in enumerate(ways)
+    ]
+    ran = evaluate("--from-lighteval", details(tmp_path, "t|0", rows), "--json")
+    said = ("metric", "value", "n_items", "n_unscored")
+    found = {tuple(row[name] for name in said) for row in ran.document["results"]}
+    assert found == {("em", 0.5, 2, 0), ("acc", 0.5, 2, 0)}
+
+
+def test_what_has_no_scores_is_left_out_of_a_folder(evaluate: Evaluate, tmp_path: Path) -> None:
+    made_results(tmp_path, 1)
+    opencompass(tmp_path, "bare", {"0": answered(0, "a")}, {"accuracy": 0.0})
+    opencompass(
+        tmp_path, "plain", {"0": answered(0, "a")}, {"accuracy": 0.0, "details": {"0": {"pred": "a"}}}
+    )
+    for folder in (tmp_path, tmp_path / "results", tmp_path / "results" / "qwen"):
+        ran = evaluate("--from-opencompass", folder, "--json", "--dry-run")
+        assert ran.code == 0, ran.err
+        assert (
+            "bare.json: has no details; run OpenCompass with --dump-eval-details; it is left out" in ran.err
+        )
+        assert "plain.json: its details have no score for each sample" in ran.err
+
+
+def test_repeats_without_details_of_their_own_are_samples_of_one_item(
+    evaluate: Evaluate, tmp_path: Path
+) -> None:
+    golds = "ABA" * 2
+    asked = {
+        str(place): {
+            "label: A": {"testing input": f"Which, {place % 3}?", "PPL": 1.0},
+            "prediction": "A",
+            "gold": gold,
+        }
+        for place, gold in enumerate(golds)
+    }
+    right = [True, False, False, True, True, False]
+    found = {str(place): {"predictions": "A", "correct": one} for place, one in enumerate(right)}
+    path = opencompass(tmp_path, "which", asked, {"accuracy": 200 / 3, "details": {"type": "PPL", **found}})
+    ran = evaluate("--from-opencompass", path, "--json")
+    (row,) = ran.document["results"]
+    assert (row["value"], row["n_items"], row["n_samples"]) == (0.5, 3, 6)
+    assert (
+        "the mean of 'correct' over samples, 0.5, is none of OpenCompass's numbers: 'accuracy' is 66.6667"
+        in ran.err
+    )
+    assert [one["prompt"] for one in answers_of(ran)] == [f"Which, {place}?" for place in (0, 0, 1, 1, 2, 2)]
 
 
 @pytest.mark.parametrize("as_text", [True, False])

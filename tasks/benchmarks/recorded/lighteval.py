@@ -3,14 +3,17 @@
 lighteval writes ``details/MODEL/DATE/details_TASK_DATE.parquet``, a row a sample. From 0.10 on the columns
 are ``doc``, ``model_response`` and ``metric``; before, they were flat (``example``, ``predictions``,
 ``metrics`` …), and texts where a row could not be stored otherwise. A sample's id is ``doc.id``. Earlier
-versions left it out: there it is the row's number. A second split counts from 0 again: ``0@2``.
+versions left it out: there it is the row's number. A second split counts from 0 again: ``0@2``. A document
+that was asked for texts and for likelihoods has a row for each way, and is one sample here.
 """
 
 import ast
 import math
 import re
+import statistics
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,10 +21,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from metrics.errors import ConfigError
-from tasks.benchmarks.recorded.run import FIELD, RecordedRun, pair_name
+from tasks.benchmarks.recorded.lighteval_results import NAME, LightevalResults, lighteval_results
+from tasks.benchmarks.recorded.run import FIELD, RecordedRun, pair_name, same_number
 from tasks.datasets.config import DatasetError
 
-NAME: Final = re.compile(r"details_(?P<task>.+)_(?P<date>\d+-\d+-\d+T.*)")
+MEAN: Final = "mean"
+"""How a function is called that lighteval takes for a mean: its name has this."""
 
 
 def lighteval_runs(path: Path) -> Iterator[RecordedRun]:
@@ -39,25 +44,67 @@ def lighteval_runs(path: Path) -> Iterator[RecordedRun]:
 
 def _run(file: Path) -> RecordedRun:
     rows = _rows(file)
-    samples = list(
-        _distinct(_sample(row, place, f"{file}: row {place + 1}") for place, row in enumerate(rows))
-    )
+    each = (_sample(row, place, f"{file}: row {place + 1}") for place, row in enumerate(rows))
+    samples = list(_distinct(_asked_once(each)))
     names = list(dict.fromkeys(name for sample in samples for name in sample["scores"]))
     numbers = {name: [_number(sample["scores"].get(name)) for sample in samples] for name in names}
-    kept = {name: column for name, column in numbers.items() if any(one is not None for one in column)}
-    dropped = [name for name in names if name not in kept]
+    columns = {name: column for name, column in numbers.items() if any(one is not None for one in column)}
+    results = lighteval_results(file)
+    means = [_mean(name, column, columns, results) for name, column in columns.items()]
+    kept = [mean for mean in means if mean.pair]
+    notes = [f"'{name}' has no number for a sample, only for all of them: it is left out"
+             for name in names if name not in columns]  # fmt: skip
+    notes += [mean.note for mean in means if mean.note]
+    if not results.found:
+        notes.append("there is no results_….json of it: whether lighteval's numbers are means is not known")
+    again = [pair for pair, count in Counter(mean.pair for mean in kept).items() if count > 1]
+    if again:
+        raise DatasetError(f"{file}: two metrics would be called '{again[0]}'; rename one of them")
     return RecordedRun(
         source=file,
         task=_task(file),
         model=_model(file),
         items=[{name: sample[name] for name in ("id", "input", "target")} for sample in samples],
-        responses=[_response(sample, place, kept) for place, sample in enumerate(samples)],
-        pairs={pair_name(name): all(one in (0, 1, None) for one in column) for name, column in kept.items()},
-        notes=tuple(
-            f"{file}: '{name}' has no number for a sample, only for all of them: it is left out"
-            for name in dropped
-        ),
+        responses=[
+            _response(sample, {mean.pair: mean.column[place] for mean in kept})
+            for place, sample in enumerate(samples)
+        ],
+        pairs={mean.pair: all(one in (0, 1, None) for one in mean.column) for mean in kept},
+        lower_is_better=frozenset(mean.pair for mean in kept if mean.name in results.lower),
+        notes=tuple(f"{file}: {note}" for note in notes),
     )
+
+
+@dataclass(frozen=True)
+class _Mean:
+    """A metric of lighteval's whose samples have numbers, and the pair that their mean becomes."""
+
+    name: str
+    column: Sequence[float | None]
+    pair: str
+    """Empty where it can't be one."""
+    note: str = ""
+
+
+def _mean(
+    name: str, column: Sequence[float | None], others: Mapping[str, Any], results: LightevalResults
+) -> _Mean:
+    """The pair of a metric: under its own name only where lighteval's number is the mean."""
+    values = [one for one in column if one is not None]
+    function, theirs = results.functions.get(name, MEAN), _number(results.numbers.get(name))
+    mean = statistics.fmean(values)
+    if MEAN in function:
+        if name not in results.numbers or (theirs is not None and same_number(theirs, mean)):
+            return _Mean(name, column, pair_name(name))
+        if theirs is None and len(values) < len(column):
+            unscored = f"{len(column) - len(values)} of {len(column)} samples have none"
+            note = f"lighteval has no '{name}', as {unscored}; here it is the mean of the others"
+            return _Mean(name, column, pair_name(name), note)
+    said = f"lighteval's '{name}' is {results.numbers.get(name)} by '{function}', and {mean:.6g} the mean"
+    pair = f"{name}_mean"
+    if pair in others:
+        return _Mean(name, column, "", f"{said} of its samples: it is left out")
+    return _Mean(name, column, pair_name(pair), f"{said}, which is '{pair_name(pair)}' here")
 
 
 def _rows(file: Path) -> list[dict[str, Any]]:
@@ -68,6 +115,33 @@ def _rows(file: Path) -> list[dict[str, Any]]:
     if rows and not {"metric", "metrics"} & set(rows[0]):
         raise DatasetError(f"{file}: has no column 'metric' or 'metrics', as details of lighteval have")
     return rows
+
+
+def _asked_once(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The samples: rows of one document that was asked in two ways, whose scores are others, are one."""
+    samples = list[dict[str, Any]]()
+    known: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        alike = known.setdefault(row["id"], [])
+        first = next((one for one in alike if _is_other_way(one, row)), None)
+        if first is None:
+            samples.append(row)
+            alike.append(row)
+            continue
+        first["scores"] = {**first["scores"], **{name: row["scores"][name] for name in _scored(row)}}
+        for name in ("answers", "likelihoods"):
+            first[name] = first[name] or row[name]
+    return samples
+
+
+def _is_other_way(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two rows are one document that was asked in two ways."""
+    return one["input"] == other["input"] and not _scored(one) & _scored(other)
+
+
+def _scored(sample: Mapping[str, Any]) -> set[str]:
+    """The metrics that say something of a sample; those of the other way of asking are None."""
+    return {name for name, value in sample["scores"].items() if value is not None}
 
 
 def _distinct(samples: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -136,13 +210,11 @@ def _number(value: Any) -> float | None:
     return None
 
 
-def _response(
-    sample: Mapping[str, Any], place: int, kept: Mapping[str, Sequence[float | None]]
-) -> dict[str, Any]:
+def _response(sample: Mapping[str, Any], numbers: Mapping[str, float | None]) -> dict[str, Any]:
     scores = {
-        pair_name(name): {"score": column[place]}
-        | ({} if column[place] is not None else {"error": "lighteval has no number for this sample"})
-        for name, column in kept.items()
+        pair: {"score": number}
+        | ({} if number is not None else {"error": "lighteval has no number for this sample"})
+        for pair, number in numbers.items()
     }
     others = {"answers": sample["answers"]} if len(sample["answers"]) > 1 else {}
     return {

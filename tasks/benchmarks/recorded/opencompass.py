@@ -7,7 +7,8 @@ first, and the details are one an example, each field a list of ``n``. Accuracie
 between 0 and 1 here.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import statistics
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -16,19 +17,21 @@ from typing import Any, Final
 import orjson
 
 from metrics.errors import ConfigError
-from tasks.benchmarks.recorded.run import FIELD, RecordedRun, pair_name
+from tasks.benchmarks.recorded.run import FIELD, RecordedRun, pair_name, same_number
 from tasks.datasets.config import DatasetError, parsed_json
 
 JUDGED: Final = ("correct", "is_correct", "cascade_correct", "score")
 """Fields of details that are scores although they may be numbers; any that is true or false is one, too."""
 ANSWERED: Final = ("pred", "predictions", "prediction")
+UNSCORED: Final = "its details have no score for each sample; expected 'correct', as most evaluators write"
+NO_DETAILS: Final = "has no details; run OpenCompass with --dump-eval-details"
 GOLD: Final = ("answer", "references", "reference", "answers", "gold")
 
 
 def opencompass_runs(path: Path) -> Iterator[RecordedRun]:
-    """The runs below a folder; of one file below ``results/``, its own. Raises ConfigError where there are
-    none, and DatasetError for a file that can't be read."""
-    files = sorted(path.rglob("results/*/*.json")) if path.is_dir() else [path]
+    """The runs below a folder, which may be that of a model in ``results/``; of one file there, its own.
+    Raises ConfigError where there are none, and DatasetError for a file that can't be read."""
+    files = sorted(_files(path.resolve())) if path.is_dir() else [path]
     if not files or not files[0].is_file():
         raise ConfigError(
             f"--from-opencompass {path}: expected a folder of OpenCompass with predictions/ and results/, "
@@ -38,25 +41,30 @@ def opencompass_runs(path: Path) -> Iterator[RecordedRun]:
         yield _run(file)
 
 
+def _files(folder: Path) -> Iterable[Path]:
+    """The files of results below a folder, of ``results/``, or of a model's folder there."""
+    if folder.name == "results":
+        return folder.glob("*/*.json")
+    if folder.parent.name == "results":
+        return folder.glob("*.json")
+    return folder.rglob("results/*/*.json")
+
+
 def _run(file: Path) -> RecordedRun:
     result, predictions = _loaded(file), _predictions(file)
-    samples = list(_samples(result.get("details"), file))
+    samples = list(_samples(result.get("details"), predictions, file))
     names = _scores(samples)
-    if not names:
-        raise DatasetError(
-            f"{file}: its details have no score for each sample; expected 'correct', as most evaluators write"
-        )
-    repeats = max((len(sample.fields[names[0]]) for sample in samples), default=1)
-    if len(predictions) != repeats * len(samples):
+    repeats = max((len(sample.fields[names[0]]) for sample in samples), default=1) if names else 1
+    if names and len(predictions) != repeats * len(samples):
         raise DatasetError(
             f"{file}: scores {len(samples)} samples × {repeats}, and there are {len(predictions)} predictions"
         )
-    if any(sample.place >= len(samples) for sample in samples):
+    if names and any(sample.place >= len(samples) for sample in samples):
         raise DatasetError(
             f"{file}: its details are not of all samples; expected '0' to '{len(samples) - 1}'"
         )
     items, responses = [], []
-    for sample in samples:
+    for sample in samples if names else ():
         asked = predictions[sample.place]
         items.append({"id": sample.key, "input": _prompt(asked), "target": sample.target(asked)})
         for repeat in range(repeats):
@@ -74,7 +82,35 @@ def _run(file: Path) -> RecordedRun:
         responses=responses,
         pairs={pair_name(name): verdict for name, verdict in bounded.items()},
         repeats=repeats,
+        notes=tuple(f"{file}: {note}" for note in _notes(result, samples, names)),
+        unreadable="" if names else UNSCORED if result.get("details") else NO_DETAILS,
     )
+
+
+def _notes(result: Mapping[str, Any], samples: Sequence["_Sample"], names: Sequence[str]) -> Iterator[str]:
+    """Which of OpenCompass's numbers are not here, and which of ours are none of them."""
+    theirs = {
+        name: float(value)
+        for name, value in result.items()
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    }
+    found = set[str]()
+    for name in names:
+        values = [float(one) for sample in samples for one in sample.fields.get(name, ()) if one is not None]
+        mean = statistics.fmean(values)
+        same = [one for one, value in theirs.items() if any(same_number(value, mean * by) for by in (1, 100))]
+        found.update(same)
+        if theirs and not same:
+            said = _some([f"'{one}' is {value:.6g}" for one, value in theirs.items()])
+            yield f"the mean of '{name}' over samples, {mean:.6g}, is none of OpenCompass's numbers: {said}"
+    left = [f"'{one}'" for one in theirs if one not in found]
+    if left and found:
+        yield f"left out, as they are no mean of a score of samples: {_some(left)}"
+
+
+def _some(words: Sequence[str], most: int = 4) -> str:
+    """The words, or the first of many and how many more there are."""
+    return ", ".join([*words[:most], *([f"{len(words) - most} more"] if len(words) > most else [])])
 
 
 @dataclass(frozen=True)
@@ -92,14 +128,19 @@ class _Sample:
         return found if found is not None else prediction.get("gold")
 
 
-def _samples(details: Any, file: Path) -> Iterator[_Sample]:
-    if isinstance(details, Mapping):  # by position, each example asked once
-        for key, one in details.items():
-            if key.isdigit() and isinstance(one, Mapping):
-                yield _Sample(key, int(key), {name: [value] for name, value in one.items()})
+def _samples(details: Any, predictions: Sequence[Mapping[str, Any]], file: Path) -> Iterator[_Sample]:
+    if isinstance(details, Mapping):  # by position, those of the second time after those of the first
+        found = {int(key): one for key, one in details.items() if key.isdigit() and isinstance(one, Mapping)}
+        count = _period(predictions) if len(found) == len(predictions) else len(found)
+        for place, one in found.items():
+            if place < count or place >= len(found):
+                again = [found.get(other, {}) for other in range(place, len(found), count)] or [one]
+                yield _Sample(str(place), place, {name: [each.get(name) for each in again] for name in one})
+        return
+    if details is None:
         return
     if not isinstance(details, list):
-        raise DatasetError(f"{file}: has no details; run OpenCompass with --dump-eval-details")
+        raise DatasetError(f"{file}: details: expected a list or an object, got {type(details).__name__}")
     for place, one in enumerate(details):
         if not isinstance(one, Mapping):
             raise DatasetError(f"{file}: details {place}: expected an object, got {type(one).__name__}")
@@ -112,6 +153,15 @@ def _samples(details: Any, file: Path) -> Iterator[_Sample]:
                 place,
                 {name: value for name, value in one.items() if isinstance(value, list)},
             )
+
+
+def _period(predictions: Sequence[Mapping[str, Any]]) -> int:
+    """How many examples were asked, where all of them were asked several times over."""
+    asked = [(_prompt(one), orjson.dumps(one.get("gold"))) for one in predictions]
+    for examples in range(1, len(asked) // 2 + 1):
+        if len(asked) % examples == 0 and asked == asked[:examples] * (len(asked) // examples):
+            return examples
+    return max(len(asked), 1)
 
 
 def _scores(samples: Sequence[_Sample]) -> list[str]:
@@ -151,13 +201,22 @@ def _at(values: Sequence[Any], place: int) -> Any:
 
 def _prompt(prediction: Mapping[str, Any]) -> str:
     """The prompt as text; of messages each with its role."""
-    prompt = prediction.get("origin_prompt")
+    prompt = prediction.get("origin_prompt", _of_labels(prediction))
     if isinstance(prompt, list):
         return "\n\n".join(
             f"{one.get('role')}: {one.get('prompt')}" if isinstance(one, Mapping) else str(one)
             for one in prompt
         )
     return str(prompt or "")
+
+
+def _of_labels(prediction: Mapping[str, Any]) -> Any:
+    """What was asked where each label had a prompt of its own: the first."""
+    found = (
+        one for name, one in prediction.items() if name.startswith("label: ") and isinstance(one, Mapping)
+    )
+    first = next(found, {})
+    return first.get("testing input") or first.get("prompt")
 
 
 def _predictions(result: Path) -> list[Mapping[str, Any]]:

@@ -21,8 +21,12 @@ def recorded_configs(
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """A native config for each run that the paths hold, and what is to be told of them.
 
-    Items and responses are written below ``workspace``. Raises ConfigError where there is no file of the
-    program, and DatasetError for one that can't be read.
+    Items and responses are written below ``workspace``. A run without scores of samples is left out and named
+    where there are others. Raises ConfigError where there is no file of the program, and DatasetError for one
+    that can't be read, or where no run has scores.
     """
     runs = [run for path in paths for run in PROGRAMS[program](path)]
-    return [written_config(run, workspace) for run in runs], [note for run in runs for note in run.notes]
+    usable = [run for run in runs if not run.refusal]
+    notes = [note for run in runs for note in run.notes]
+    notes += [f"{run.refusal}; it is left out" for run in runs if usable and run.refusal]
+    return [written_config(run, workspace) for run in usable or runs], notes

@@ -2,6 +2,7 @@
 and pairs that take the scores which came along."""
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,18 +31,29 @@ class RecordedRun:
     responses: Sequence[Mapping[str, Any]]
     pairs: Mapping[str, bool]
     """Each score, and whether it lies between 0 and 1 by what it is."""
+    lower_is_better: frozenset[str] = frozenset()
+    """Scores of which less is better, as far as the program says it."""
     repeats: int = 1
     reduction: str | None = None
     notes: tuple[str, ...] = ()
+    unreadable: str = ""
+    """Why it has no scores of samples, where the program's files say it."""
+
+    @property
+    def refusal(self) -> str:
+        """Why it can't be a run of ours; empty where it can."""
+        if self.unreadable:
+            return f"{self.source}: {self.unreadable}"
+        if not self.responses:
+            return f"{self.source}: holds no samples; was it written without them?"
+        return "" if self.pairs else f"{self.source}: none of its samples has a score"
 
 
 def written_config(run: RecordedRun, workspace: Path) -> dict[str, Any]:
     """The config of a run, whose items and responses are written below ``workspace``. Raises DatasetError for
     a run without samples or scores."""
-    if not run.responses:
-        raise DatasetError(f"{run.source}: holds no samples; was it written without them?")
-    if not run.pairs:
-        raise DatasetError(f"{run.source}: none of its samples has a score")
+    if run.refusal:
+        raise DatasetError(run.refusal)
     # Named by the file's place: two models' runs of a task are two files, and the same file is one.
     mark = hashlib.sha256(str(run.source.resolve()).encode()).hexdigest()[:12]
     folder = workspace / f"{run.source.stem}_{mark}"
@@ -70,11 +82,17 @@ def written_config(run: RecordedRun, workspace: Path) -> dict[str, Any]:
                 "alias": name,
                 "field": f"{FIELD}.{name}",
                 **({"range": [0, 1]} if bounded else {}),
+                **({"higher_is_better": False} if name in run.lower_is_better else {}),
                 **reduction,
             }
             for name, bounded in run.pairs.items()
         ],
     }
+
+
+def same_number(one: float, other: float) -> bool:
+    """Whether two programs' numbers are one, but for how floats were added."""
+    return math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-9)
 
 
 def pair_name(name: str) -> str:
