@@ -12,6 +12,7 @@ byte, in ``tests/fixtures/recorded/PROGRAM.tar.xz``, with ``VERSION`` beside the
 import io
 import lzma
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -47,21 +48,24 @@ def archived(folder: Path) -> bytes:
     return packed.getvalue()
 
 
-def maker(program: str, folder: Path) -> list[str]:
+def command(program: str, folder: Path, definitions: Path) -> list[str]:
     """The script that has the program write into ``folder``, and its arguments."""
     if program != "lm_eval":
         return [str(Path(__file__).with_name(f"peer_{program}.py")), str(folder)]
-    index = build_index([CASES])
+    index = build_index([definitions])
     names = sorted(name for name, entry in index.entries.items() if entry.kind == "benchmark")
-    return [str(Path(__file__).parents[1] / "lm_eval" / "peer_run.py"), str(CASES), str(folder), *names]
+    return [str(Path(__file__).parents[1] / "lm_eval" / "peer_run.py"), str(definitions), str(folder), *names]
 
 
 def record(program: str, python: str) -> None:
     version = f"from importlib.metadata import version; print(version({program!r}))"
     with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary, "written")
+        folder, definitions = Path(temporary, "written"), Path(temporary, "cases")
         folder.mkdir()
-        subprocess.run([python, *maker(program, folder)], env={**os.environ, **OFFLINE}, check=True)
+        shutil.copytree(CASES, definitions)
+        environment = {**os.environ, **OFFLINE, "HF_DATASETS_CACHE": f"{temporary}/cache"}
+        run = [python, *command(program, folder, definitions)]
+        subprocess.run(run, cwd=definitions, env=environment, check=True)
         told = subprocess.run([python, "-c", version], capture_output=True, text=True, check=True)
         (folder / "VERSION").write_text(told.stdout)
         FIXTURES.mkdir(exist_ok=True)

@@ -1,4 +1,5 @@
-"""Logs that lighteval and OpenCompass wrote themselves have their numbers here.
+"""Logs that lighteval, OpenCompass and the harness wrote themselves have their numbers here; those of Inspect
+are made anew in ``test_from_inspect.py``.
 
 The files are in ``fixtures/recorded``, byte for byte; ``python -m bench.recorded.record`` writes them anew.
 """
@@ -19,7 +20,9 @@ from tasks.benchmarks.recorded.run import pair_name
 
 Evaluate = Callable[..., Any]
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "recorded"
-VERSIONS = {"lighteval": "0.13.0", "opencompass": "0.5.4"}
+CASES = Path(__file__).parents[1] / "tasks" / "benchmarks" / "lm_eval" / "cases"
+"""The definitions of the harness's benchmarks."""
+VERSIONS = {"lighteval": "0.13.0", "opencompass": "0.5.4", "lm_eval": "0.4.13"}
 
 
 def names(program: str, pattern: str) -> list[str]:
@@ -29,6 +32,7 @@ def names(program: str, pattern: str) -> list[str]:
 
 DETAILS = names("lighteval", r"details/.*\.parquet")
 RESULTS = names("opencompass", r"results/.*\.json")
+SAMPLES = names("lm_eval", r".*/samples_.*\.jsonl")
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +74,10 @@ def imported(evaluate: Evaluate, written: Path, known: dict[str, Imported]) -> C
 
     def call(program: str, folder: str) -> Imported:
         if folder not in known:
-            ran = evaluate(f"--from-{program}", written / program / folder, "--json")
+            flags = (
+                ["--from-samples", "--include-path", CASES] if program == "lm_eval" else [f"--from-{program}"]
+            )
+            ran = evaluate(flags[0], written / program / folder, *flags[1:], "--json")
             assert ran.code == 0, ran.err
             runs = {run["benchmark"]: run for run in ran.document["runs"]}
             assert all(run["requests"]["sent"] == 0 for run in runs.values())
@@ -83,6 +90,7 @@ def imported(evaluate: Evaluate, written: Path, known: dict[str, Imported]) -> C
 def test_there_are_twenty_logs_of_each() -> None:
     assert len(DETAILS) >= 20
     assert len(RESULTS) >= 20
+    assert len(SAMPLES) >= 20
 
 
 @pytest.mark.parametrize("name", DETAILS, ids=lambda name: re.sub("/[0-9].*details_|_[0-9-]+T.*", " ", name))
@@ -171,3 +179,23 @@ def test_results_of_opencompass_have_its_numbers(
     answers = found.answers(benchmark)
     examples = len(texts) // repeats
     assert answers == {(str(place % examples), place // examples): text for place, text in enumerate(texts)}
+
+
+@pytest.mark.parametrize("name", SAMPLES, ids=lambda name: re.sub(".*samples_|_[0-9-]+T.*", "", name))
+def test_sample_logs_of_the_harness_have_its_numbers_and_errors(
+    name: str, imported: Callable[[str, str], Imported], written: Path
+) -> None:
+    folder, file = name.split("/")
+    task, _, time = file.removeprefix("samples_").removesuffix(".jsonl").rpartition("_")
+    document = json.loads((written / "lm_eval" / folder / f"results_{time}.json").read_text())
+    theirs = {key: value for key, value in document["results"][task].items() if isinstance(value, float)}
+    found = imported("lm_eval", folder)
+    rows = {f"{row['metric']},{row['filter']}": row for row in found.runs[task]["results"]}
+    numbers = {key: value for key, value in theirs.items() if "_stderr" not in key}
+    assert {key: row["value"] for key, row in rows.items()} == pytest.approx(numbers, rel=1e-9)
+    definitions = {one["metric"]: one for one in document["configs"][task].get("metric_list", ())}
+    for key in numbers:
+        metric, _, chosen = key.partition(",")
+        if definitions.get(metric, {}).get("aggregation") == "mean":
+            assert rows[key]["stderr"] == pytest.approx(theirs[f"{metric}_stderr,{chosen}"], rel=1e-9), key
+        assert rows[key]["n_items"] == document["n-samples"][task]["effective"]
