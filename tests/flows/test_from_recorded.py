@@ -247,10 +247,15 @@ def test_details_without_results_are_read_and_it_is_said(evaluate: Evaluate, tmp
     ran = evaluate("--from-lighteval", path, "--json")
     assert ran.value("em,none") == pytest.approx(numbers["em"])
     assert "whether lighteval's numbers are means is not known" in ran.err
-    results(path, numbers, [])
+    results(path, numbers, [{"metric_name": "em", "corpus_level_fn": None}, "f1"])  # as earlier versions
     ran = evaluate("--from-lighteval", path, "--json")
-    assert ran.code == 0, ran.err
+    assert ran.value("em,none") == pytest.approx(numbers["em"])
     assert "not known" not in ran.err
+    (written,) = tmp_path.rglob("results_*.json")
+    written.write_text("{")
+    ran = evaluate("--from-lighteval", path)
+    assert ran.code == 2
+    assert f"{written.name}: malformed JSON" in ran.err
 
 
 def test_two_metrics_of_one_name_are_refused(evaluate: Evaluate, tmp_path: Path) -> None:

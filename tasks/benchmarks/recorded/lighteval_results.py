@@ -62,7 +62,8 @@ def _results(document: Any, task: str) -> LightevalResults | None:
     numbers = (document.get("results") or {}).get(task)
     if not isinstance(numbers, Mapping):
         return None
-    config = (document.get("config_tasks") or {}).get(task) or {}
+    configs = document.get("config_tasks") or {}
+    config = configs.get(task) or configs.get(task.rpartition("|")[0]) or {}
     functions: dict[str, str] = {}
     lower = set[str]()
     for metric in config.get("metrics") or config.get("metric") or ():
@@ -70,7 +71,9 @@ def _results(document: Any, task: str) -> LightevalResults | None:
             continue
         names = metric.get("metric_name")
         for name in names if isinstance(names, list) else [names]:
-            functions[str(name)] = str(_of(metric.get("corpus_level_fn"), name))
+            function = _of(metric.get("corpus_level_fn"), name)
+            if isinstance(function, str):
+                functions[str(name)] = function
             if _of(metric.get("higher_is_better"), name) is False:
                 lower.add(str(name))
     return LightevalResults(True, numbers, functions, frozenset(lower))
