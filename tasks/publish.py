@@ -231,7 +231,7 @@ def publish(publication: Publication, workspace: Workspace) -> Published:
 def publish_to(config: PublishConfig, folder: str) -> Sequence[str]:
     """Sends the numbers of a published run to one destination; returns where they are found."""
     config.publisher.require_client()  # the run may have been planned on another machine
-    places = config.publisher.send(FinishedRun(Path(folder)))
+    places = config.publisher.publish(FinishedRun(Path(folder)))
     for place in places:
         get_run_logger().info("published to %s: %s", config.name, place)
     return places

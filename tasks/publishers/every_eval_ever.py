@@ -36,6 +36,14 @@ class EveryEvalEver(Publisher):
         "unknown", description="Whether the weights of the models are open"
     )
 
+    def destination(self, run: FinishedRun) -> str:
+        """The folder of the documents."""
+        return str(run.folder / FOLDER)
+
+    def remedy(self) -> str:
+        """What to look at."""
+        return "make room for a folder there that this user may write"
+
     def send(self, run: FinishedRun) -> Sequence[str]:
         """Writes the documents below the run's folder, in place of those of an earlier time."""
         written = []

@@ -5,8 +5,10 @@ The file has the shape of the hub's ``eval_results.yaml`` (github.com/huggingfac
 the benchmark: a newer run takes its place, and what is sent twice is one commit.
 """
 
+import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -17,7 +19,7 @@ from metrics.errors import ConfigError, nearest
 from tasks.publishers.publisher import (
     Address,
     FinishedRun,
-    Publisher,
+    Server,
     is_finite,
     is_overall,
     named_key,
@@ -27,11 +29,12 @@ from tasks.publishers.publisher import (
 FOLDER: Final = ".eval_results"
 
 
-class Hub(Publisher):
+class Hub(Server):
     """A model's repository on the Hugging Face Hub, or on a server that speaks as it does."""
 
     extra = "hub"
     client = ("huggingface_hub",)
+    key_variables = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 
     repo: str | dict[str, str] = Field(
         description="The model's repository, as OWNER/NAME; of several models a mapping from their names, "
@@ -78,6 +81,24 @@ class Hub(Publisher):
                     f"(models: {', '.join(models)})"
                 )
 
+    def destination(self, run: FinishedRun) -> str:
+        """The hub's address, and the repositories."""
+        address = self.endpoint or (
+            "$HF_ENDPOINT" if "HF_ENDPOINT" in os.environ else "https://huggingface.co"
+        )
+        repositories = [self.repo] if isinstance(self.repo, str) else self.repo.values()
+        return f"{address} {', '.join(repositories)}"
+
+    def key_names(self) -> Sequence[str]:
+        """The variable that is named, else the client's own."""
+        return [self.token_env] if self.token_env else self.key_variables[:1]
+
+    def secrets(self) -> Iterable[str]:
+        """The tokens of the variables, and the one that its client keeps."""
+        from huggingface_hub import get_token
+
+        return [*super().secrets(), os.environ.get(self.token_env or "", ""), get_token() or ""]
+
     def send(self, run: FinishedRun) -> Sequence[str]:
         """Sends each model that has a repository and a number; says which commit or pull request has it.
 
@@ -95,7 +116,8 @@ class Hub(Publisher):
         for model in models:
             if model in repositories and (rows := run.numbers(model)):
                 found = [self._entry(run, row) for row in self._chosen(rows, model)]
-                places.append(self._add(api, repositories[model], run, found))
+                with _patience(self.timeout):
+                    places.append(self._add(api, repositories[model], run, found))
         return places
 
     def _chosen(self, rows: Sequence[Mapping[str, Any]], model: str) -> Sequence[Mapping[str, Any]]:
@@ -156,6 +178,19 @@ class Hub(Publisher):
         return list(
             api.get_repo_discussions(repository, discussion_type="pull_request", discussion_status="open")
         )
+
+
+@contextmanager
+def _patience(seconds: float) -> Iterator[None]:
+    """A block in which the hub's client waits that long for an answer; by itself it waits without end."""
+    from huggingface_hub import get_session
+
+    session = get_session()
+    before, session.timeout = session.timeout, seconds
+    try:
+        yield
+    finally:
+        session.timeout = before
 
 
 def _notes(run: FinishedRun, row: Mapping[str, Any]) -> str:

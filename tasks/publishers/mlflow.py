@@ -5,6 +5,7 @@ there; a number that has changed since gets a new value, the one that MLflow sho
 """
 
 import json
+import math
 import os
 import re
 import time
@@ -17,7 +18,7 @@ from tasks.publishers.publisher import (
     SAMPLES,
     Address,
     FinishedRun,
-    Publisher,
+    Server,
     identifier,
     named_numbers,
 )
@@ -28,20 +29,24 @@ LONGEST_NAME: Final = 240
 """Characters of a metric's name that MLflow takes (250), less those of a mark."""
 AT_ONCE: Final = 100
 """Entities that one call of MLflow takes: 1,000 metrics, but 100 parameters."""
+TIMEOUT: Final = "MLFLOW_HTTP_REQUEST_TIMEOUT"
 QUIET: Final[Mapping[str, str]] = {
     "MLFLOW_DISABLE_TELEMETRY": "true",  # nothing leaves but what the config says
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",  # by itself it tries for minutes; the step has a retry of its own
-    "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
+    "MLFLOW_HTTP_RESPECT_RETRY_AFTER_HEADER": "false",  # it may say an hour
+    TIMEOUT: "30",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # of which --json has a document
 }
 """How MLflow's client is to behave where the environment does not say it."""
 
 
-class MLflow(Publisher):
+class MLflow(Server):
     """A tracking server, or a database of its own. Its client reads user, password and token from the
     environment."""
 
     extra = "mlflow"
     client = ("mlflow",)
+    key_variables = ("MLFLOW_TRACKING_TOKEN", "MLFLOW_TRACKING_PASSWORD")
 
     tracking_uri: Address | None = Field(
         None, description="http://… or sqlite:///FILE; default: the variable MLFLOW_TRACKING_URI"
@@ -51,11 +56,17 @@ class MLflow(Publisher):
     )
     samples: bool = Field(False, description=SAMPLES)
 
+    def destination(self, run: FinishedRun) -> str:
+        """Its address, or the variable that has it: what that holds might have a password."""
+        return self.tracking_uri or "$MLFLOW_TRACKING_URI"
+
     def send(self, run: FinishedRun) -> Sequence[str]:
         """Sends each model that has a number; says which run of MLflow has it."""
+        if "timeout" in self.model_fields_set:
+            os.environ[TIMEOUT] = str(math.ceil(self.timeout))
         client = _client(self.tracking_uri)
         experiment = _experiment(client, self.experiment or str(run.manifest["benchmark"]))
-        where = self.tracking_uri or "$MLFLOW_TRACKING_URI"  # itself might hold a password
+        where = self.destination(run)
         places = []
         for model in run.manifest["models"]:
             if numbers := named_numbers(run.numbers(model), _name):

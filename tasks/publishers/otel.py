@@ -3,33 +3,44 @@
 Ids of trace and spans follow from the run's id: a second time sends the same spans.
 """
 
-from collections.abc import Sequence
-from urllib.parse import urlsplit
+from collections.abc import Iterable, Sequence
+from urllib.parse import unquote, urlsplit
 
 from pydantic import Field
 
-from tasks.publishers.publisher import SAMPLES, Address, FinishedRun, Publisher
+from tasks.publishers.publisher import SAMPLES, Address, FinishedRun, Server
 from tasks.publishers.spans import RunSpans
 
 
-class OTel(Publisher):
+class OTel(Server):
     """A collector that takes OTLP over HTTP. Headers and certificates come from the environment, by the
     variables ``OTEL_EXPORTER_OTLP_…``."""
 
     extra = "otel"
-    client = ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
+    client = ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http", "requests")
+    key_variables = ("OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS")
 
     endpoint: Address = Field(description="Address of the collector, such as http://localhost:4318")
     samples: bool = Field(False, description=SAMPLES)
 
+    def destination(self, run: FinishedRun) -> str:
+        """The collector's address."""
+        return self._address()
+
+    def secrets(self) -> Iterable[str]:
+        """The values of the headers."""
+        pairs = [pair for headers in super().secrets() for pair in headers.split(",")]
+        return [unquote(pair.partition("=")[2].strip()) for pair in pairs]
+
     def send(self, run: FinishedRun) -> Sequence[str]:
         """Sends the run's spans; says under which trace they are found. Raises ConnectionError where the
         collector does not take them."""
-        from tasks.publishers.otlp import send_spans
+        from tasks.publishers.otlp import CheckedExporter, send_spans
 
         given, address = RunSpans(run, self.samples), self._address()
         version = str(run.manifest["versions"]["nightjar"])
-        trace, spans = send_spans(address, run.run_id, version, given.root, given.children())
+        exporter = CheckedExporter(address, self.timeout)
+        trace, spans = send_spans(exporter, run.run_id, version, given.root, given.children())
         return [f"{address} trace {trace:032x}, {spans} spans"]
 
     def _address(self) -> str:

@@ -7,7 +7,9 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+import requests
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import SpanLimits, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExportResult
@@ -21,6 +23,8 @@ from tasks.publishers.spans import SpanFacts
 
 AT_ONCE: Final = 200
 """Spans that one request takes to the collector."""
+SHOWN: Final = 200
+"""Characters of a refusal's text."""
 
 
 class _Ids(IdGenerator):  # type: ignore[misc]  # its types are not looked into
@@ -36,22 +40,56 @@ class _Ids(IdGenerator):  # type: ignore[misc]  # its types are not looked into
         return identifier(self.run_id, self.mark).int >> 64
 
 
+class CheckedExporter:
+    """An exporter that says why spans were not taken. Its own takes any page for a collector's answer, and
+    tells the log alone what went wrong."""
+
+    def __init__(self, address: str, timeout: float) -> None:
+        self._address, self._said = address, ""
+        session = requests.Session()
+        session.hooks["response"].append(self._read)
+        self._exporter = OTLPSpanExporter(endpoint=address, timeout=timeout, session=session)
+        self._timeout = timeout
+
+    def export(self, spans: Sequence[Any]) -> None:
+        """Sends spans; raises ConnectionError where the collector does not take them."""
+        self._said = f"no answer within {self._timeout:g} seconds; the log says why"
+        taken = self._exporter.export(spans) is SpanExportResult.SUCCESS
+        if self._said or not taken:
+            raise ConnectionError(f"the collector at {self._address} did not take the spans: {self._said}")
+
+    def shutdown(self) -> None:
+        """Closes its connections."""
+        self._exporter.shutdown()
+
+    def _read(self, response: requests.Response, *_: Any, **__: Any) -> None:
+        kind = response.headers.get("Content-Type", "")
+        self._said = ""
+        if response.status_code // 100 != 2:  # its own takes a redirection, and follows none
+            self._said = f"HTTP {response.status_code} {response.reason} {response.text[:SHOWN]}"
+        elif "html" in kind:
+            self._said = "it answered with a web page, which is none of a collector"
+        elif "protobuf" in kind:
+            partial = ExportTraceServiceResponse.FromString(response.content).partial_success
+            if partial.rejected_spans:
+                self._said = f"it rejected {partial.rejected_spans} of them: {partial.error_message}"
+
+
 def send_spans(
-    address: str, run_id: str, version: str, root: SpanFacts, children: Iterable[SpanFacts]
+    exporter: CheckedExporter, run_id: str, version: str, root: SpanFacts, children: Iterable[SpanFacts]
 ) -> tuple[int, int]:
     """Sends a span and those below it; returns the trace's id and their number. Raises ConnectionError where
     the collector does not take them."""
     ids, ended, sent = _Ids(run_id), InMemorySpanExporter(), 0
     provider = _provider(ids, version)
     provider.add_span_processor(SimpleSpanProcessor(ended))
-    tracer, exporter = provider.get_tracer("nightjar", version), OTLPSpanExporter(endpoint=address)
+    tracer = provider.get_tracer("nightjar", version)
 
     def flush(least: int) -> int:
         spans = ended.get_finished_spans()
         if len(spans) < least:
             return 0
-        if exporter.export(spans) is not SpanExportResult.SUCCESS:
-            raise ConnectionError(f"the collector at {address} did not take the spans; the log says why")
+        exporter.export(spans)
         ended.clear()
         return len(spans)
 

@@ -4,11 +4,14 @@ import hashlib
 import json
 import math
 import os
+import re
+import threading
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final
@@ -19,9 +22,14 @@ import orjson
 import pyarrow.parquet as pq
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from metrics.errors import ConfigError
+from metrics.errors import ConfigError, NightjarError
 from tasks.benchmarks.config import DEFAULT_PROMPT
+from tasks.models.errors import SHORTEST_KEY, shortened
 from tasks.store.outputs import MANIFEST, RESULTS_TABLE
+
+
+class PublishError(NightjarError):
+    """A destination did not take a run's numbers."""
 
 
 @dataclass(frozen=True)
@@ -191,6 +199,8 @@ class Publisher(BaseModel, ABC):
     """The extra of this program that brings its client."""
     client: ClassVar[Sequence[str]] = ()
     """Modules of its client: ``send`` imports them, and no other module does."""
+    key_variables: ClassVar[Sequence[str]] = ()
+    """Environment variables in which its client looks for a key."""
 
     def check(self, models: Sequence[str]) -> None:
         """Raises ConfigError for what is known to fail before anything is asked of these models."""
@@ -205,7 +215,88 @@ class Publisher(BaseModel, ABC):
                 f"pip install -e '.[{self.extra}]'"
             )
 
+    def publish(self, run: FinishedRun) -> Sequence[str]:
+        """As ``send``; raises PublishError, which names the destination and what to do, and holds no key."""
+        try:
+            return self.sent_in_time(run)
+        except Exception as error:
+            said = _without_keys(f"{type(error).__name__}: {error}", self.secrets())
+            where = _without_keys(self.destination(run), self.secrets())
+        raise PublishError(
+            f"{where}: {shortened(said)}; {self.remedy()}, then retry this step or run the evaluation again: "
+            "its scores are kept, and what is sent twice is there once"
+        )
+
+    def sent_in_time(self, run: FinishedRun) -> Sequence[str]:
+        """As ``send``."""
+        return self.send(run)
+
+    def secrets(self) -> Iterable[str]:
+        """Texts that no message may hold."""
+        return [os.environ[name] for name in self.key_variables if name in os.environ]
+
+    @abstractmethod
+    def destination(self, run: FinishedRun) -> str:
+        """Where the run's numbers go, as a message names it."""
+
+    @abstractmethod
+    def remedy(self) -> str:
+        """What to do where the destination did not take them."""
+
     @abstractmethod
     def send(self, run: FinishedRun) -> Sequence[str]:
         """Sends a run's numbers, and says where each part is found. A second time with the same run replaces
         what the first one left. It may raise anything: the step fails, and the run's numbers stand."""
+
+
+class Server(Publisher):
+    """A destination that is a server."""
+
+    timeout: float = Field(
+        30,
+        gt=0,
+        description="Seconds that it may take for an answer; the whole is given up after ten times that",
+    )
+
+    def sent_in_time(self, run: FinishedRun) -> Sequence[str]:
+        """As ``send``; raises TimeoutError where that takes too long, whatever its client waits for."""
+        seconds = ANSWERS * self.timeout
+        sent: Future[Sequence[str]] = Future()
+        threading.Thread(target=_into, args=(sent, partial(self.send, run)), daemon=True).start()
+        try:
+            return sent.result(seconds)
+        except TimeoutError:
+            if sent.done():  # its client's own error
+                raise
+            raise TimeoutError(f"it did not take the run within {seconds:g} seconds (timeout)") from None
+
+    def remedy(self) -> str:
+        """What to look at: the address, the key by the names of its variables."""
+        keys = f", its key ({' or '.join(self.key_names())})" if self.key_names() else ""
+        return f"check its address{keys} and that it is up"
+
+    def key_names(self) -> Sequence[str]:
+        """Environment variables that may hold its key."""
+        return self.key_variables
+
+
+ANSWERS: Final = 10
+"""How many times the seconds of one answer all of them may take."""
+
+
+def _into(sent: Future[Sequence[str]], send: Callable[[], Sequence[str]]) -> None:
+    try:
+        sent.set_result(send())
+    except BaseException as error:
+        sent.set_exception(error)
+
+
+_AUTHORIZATION: Final = re.compile(r"(?i)\b(basic|bearer)\s+[\w.~+/=-]+")
+
+
+def _without_keys(text: str, secrets: Iterable[str]) -> str:
+    """A server's words may repeat the key that it was sent."""
+    for secret in secrets:
+        if len(secret) >= SHORTEST_KEY:
+            text = text.replace(secret, "***")
+    return _AUTHORIZATION.sub(r"\1 ***", text)

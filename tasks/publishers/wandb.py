@@ -7,7 +7,7 @@ summary gets the numbers of now. Offline, it is a folder below the run's own, wh
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from threading import Lock
@@ -16,10 +16,11 @@ from typing import Any, Final, Literal
 from pydantic import Field
 
 from tasks.publishers.publisher import (
+    ANSWERS,
     SAMPLES,
     Address,
     FinishedRun,
-    Publisher,
+    Server,
     identifier,
     named_key,
     named_numbers,
@@ -37,9 +38,6 @@ QUIET: Final[Mapping[str, Any]] = {
     "x_disable_stats": True,
     "x_disable_machine_info": True,
     "x_save_requirements": False,
-    "login_timeout": 10,
-    "init_timeout": 60,
-    "finish_timeout": 300,
     "finish_timeout_raises": True,
     "x_graphql_retry_max": 2,  # by itself it tries for hours; the step has a retry of its own
     "x_file_stream_retry_max": 2,
@@ -51,11 +49,12 @@ _ONE_AT_A_TIME = Lock()
 """Its client has one process and one key for a whole Python process."""
 
 
-class WandB(Publisher):
+class WandB(Server):
     """A project of Weights & Biases, or of a server that speaks as it does."""
 
     extra = "wandb"
     client = ("wandb",)
+    key_variables = ("WANDB_API_KEY",)
 
     project: str = Field(min_length=1, description="Which project")
     entity: str | None = Field(
@@ -79,6 +78,20 @@ class WandB(Publisher):
         super().check(models)
         named_key(self.api_key_env, "api_key_env")
 
+    def destination(self, run: FinishedRun) -> str:
+        """Its address, and the project."""
+        own = "$WANDB_BASE_URL" if "WANDB_BASE_URL" in os.environ else "https://api.wandb.ai"
+        address = self.base_url or own  # what the variable holds might have a password
+        return f"{address} project {self.project}"
+
+    def key_names(self) -> Sequence[str]:
+        """The variable that is named, else the client's own."""
+        return [self.api_key_env] if self.api_key_env else self.key_variables
+
+    def secrets(self) -> Iterable[str]:
+        """The keys of the variables."""
+        return [*super().secrets(), os.environ.get(self.api_key_env or "", "")]
+
     def send(self, run: FinishedRun) -> Sequence[str]:
         """Sends each model that has a number; says where its run is."""
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # read when it is imported
@@ -90,6 +103,10 @@ class WandB(Publisher):
                 for model in run.manifest["models"]:
                     if numbers := named_numbers(run.numbers(model), "/".join):
                         places.append(self._send_model(run, model, numbers))
+            except BaseException:
+                if (self.mode or os.environ.get("WANDB_MODE")) != "offline":
+                    _remove_local(run)
+                raise
             finally:
                 wandb.teardown()  # its process keeps the id of a run that failed, and refuses it to a retry
         return places
@@ -103,6 +120,13 @@ class WandB(Publisher):
         for earlier in folder.glob(f"*-{mark}"):
             shutil.rmtree(earlier)
         key = named_key(self.api_key_env, "api_key_env")
+        patience = {
+            "login_timeout": self.timeout,
+            "init_timeout": 2 * self.timeout,
+            "x_graphql_timeout_seconds": self.timeout,
+            "x_file_stream_timeout_seconds": self.timeout,
+            "finish_timeout": ANSWERS * self.timeout / 2,
+        }
         given = {"mode": self.mode, "base_url": self.base_url, "api_key": key}
         known = {name: value for name, value in given.items() if value is not None}
         sent = wandb.init(
@@ -118,7 +142,7 @@ class WandB(Publisher):
             resume="allow",
             reinit="create_new",  # beside a run of the user's own code
             dir=str(run.folder),
-            settings=wandb.Settings(**QUIET, **known),
+            settings=wandb.Settings(**QUIET, **patience, **known),
         )
         try:
             sent.summary.update(dict(numbers))
@@ -129,10 +153,29 @@ class WandB(Publisher):
             raise
         sent.finish()
         local = Path(sent.settings.sync_dir)
+        _check_log(Path(sent.settings.log_internal))
         if sent.settings.mode == "offline":
             return str(local)
         shutil.rmtree(local, ignore_errors=True)
         return str(sent.url)
+
+
+def _remove_local(run: FinishedRun) -> None:
+    """Removes what its client left of a run: its log quotes a server's words, which may repeat the key."""
+    for model in run.manifest["models"]:
+        for left in (run.folder / FOLDER).glob(f"*-{identifier(run.run_id, model).hex}"):
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def _check_log(log: Path) -> None:
+    """Raises ConnectionError where its client gave numbers up: it tells that its log alone, and ends well."""
+    try:
+        lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+    except (OSError, ValueError):
+        return
+    for line in lines:
+        if str(line.get("level")).startswith("ERROR+"):  # what it calls fatal
+            raise ConnectionError(f"its client gave up: {line.get('msg')}")
 
 
 def _config(run: FinishedRun, model: str) -> dict[str, Any]:

@@ -97,24 +97,6 @@ def test_each_model_has_a_document_of_the_common_record(evaluate: Callable[..., 
     assert documents(folder) == found
 
 
-def test_a_destination_that_is_away_costs_its_step_only_and_the_next_run_mends_it(
-    evaluate: Callable[..., Any], tmp_path: Path
-) -> None:
-    config, output = written(tmp_path, ["every_eval_ever"]), tmp_path / "there"
-    output.mkdir()
-    (output / "every_eval_ever").write_text("in the way")
-    ran = evaluate(config, "--output", output)
-    assert ran.code == 0, ran.err
-    assert "not published to every_eval_ever" in ran.out + ran.err
-    assert (output / "results.json").exists()
-    assert json.loads((output / "manifest.json").read_text())["published"]["every_eval_ever"]["error"]
-    (output / "every_eval_ever").unlink()
-    again = evaluate(config, "--output", output)
-    assert again.code == 0, again.err
-    assert "not published" not in again.out + again.err
-    assert len(documents(output)) == 2
-
-
 @pytest.mark.parametrize(
     ("publish", "told"),
     [

@@ -187,18 +187,6 @@ def test_answers_that_the_run_found_keep_their_time_and_recorded_ones_have_no_sp
         assert len(root.events) == 18
 
 
-def test_a_collector_that_is_away_costs_the_step_only(evaluate: Evaluate, tmp_path: Path) -> None:
-    with collecting() as collector:
-        collector.status = 400  # a status after which the exporter does not try again
-        config = written(tmp_path, [{"otel": {"endpoint": collector.address}}])
-        ran = evaluate(config, "--json")
-        assert ran.code == 0, ran.err
-        assert "did not take the spans" in published(ran)["otel"]["error"]
-        collector.status = 200
-        assert evaluate(config).code == 0
-        assert collector.spans()
-
-
 def published(ran: Any) -> Any:
     return json.loads((Path(ran.document["output"]) / "manifest.json").read_text())["published"]
 
