@@ -28,7 +28,7 @@ from tasks.benchmarks.config import PromptTemplate, SimulatedUser, template_text
 from tasks.benchmarks.native import NativeBenchmark
 from tasks.datasets.item import Benchmark, Item
 from tasks.datasets.items import check_source, open_dataset, row_places
-from tasks.inspecting import check_model
+from tasks.inspecting import check_client, check_model
 from tasks.models.registry import is_recorded, is_reference
 from tasks.rows.parts import item_field, locate
 from tasks.store.home import named_path
@@ -338,9 +338,11 @@ def inspect_problems(config: EvalConfig, resolve: Resolve) -> Iterator[Problem]:
         return
     if config.canaries:
         yield Problem(("canaries",), "a task of Inspect keeps no single requests; leave canaries out")
+    absent = (config.inspected or {}).get("absent", ())
     for index, model in enumerate(config.models):
         try:
             check_model(model, config.sampling(model))
+            check_client(model, absent)
         except ConfigError as error:
             yield Problem(("models", index), str(error))
 

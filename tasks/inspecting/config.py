@@ -50,6 +50,7 @@ class InspectFound(BaseModel):
 
     files: dict[str, str] = Field(description="Files that the task is made of, each with its digest")
     packages: dict[str, str] = Field(description="Versions of inspect_ai and of the task's own distribution")
+    absent: tuple[str, ...] = Field(default=(), description="Clients of models that are not installed there")
     pairs: tuple[str, ...] = Field(description="Names of the metrics that are made of its scores")
     notes: tuple[str, ...] = Field(default=(), description="What the run's reader has to know")
 

@@ -19,6 +19,7 @@ from tasks.benchmarks.recorded.run import FIELD, pair_name
 from tasks.datasets.config import DatasetError
 from tasks.inspecting.config import InspectFound, InspectTask
 from tasks.inspecting.interpreter import call_inspect
+from tasks.inspecting.models import CLIENTS
 from tasks.store.home import private_folder, write_lines
 from tasks.usercode.sources import named_files
 
@@ -36,7 +37,7 @@ def inspect_keys(task: InspectTask, base_dir: Path, workspace: Path) -> dict[str
     """The native keys of the task; its items are written below ``workspace``. Raises NightjarError."""
     mark = hashlib.sha256(f"{base_dir}\0{task.model_dump_json()}".encode()).hexdigest()[:16]
     place = private_folder(workspace / f"inspect_{mark}")
-    request = {"task": task.task, "args": task.args}
+    request = {"task": task.task, "args": task.args, "clients": CLIENTS}
     asking = Path(tempfile.mkdtemp(dir=place))  # another run may ask at the same time
     said = call_inspect("describe", request, asking, base_dir)
     shutil.rmtree(asking, ignore_errors=True)
@@ -55,6 +56,7 @@ def inspect_keys(task: InspectTask, base_dir: Path, workspace: Path) -> dict[str
     found = InspectFound(
         files=files,
         packages=said["packages"],
+        absent=said["absent"],
         pairs=names,
         notes=list(_notes(said)),
     )

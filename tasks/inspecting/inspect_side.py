@@ -8,6 +8,7 @@ Imports nothing of this project. Written for inspect_ai 0.3.90 and later.
 import dataclasses
 import hashlib
 import importlib.metadata
+import importlib.util
 import inspect
 import json
 import os
@@ -76,8 +77,16 @@ def describe(request: Mapping[str, Any]) -> dict[str, Any]:
         "reducers": [_name(reducer) for reducer in reducers],
         "scorers": list(_scorers(task)),
         "files": dict(_files(task)),
+        "absent": [name for name in request["clients"] if not _is_there(name)],
         "packages": {name: _version(name) for name in ("inspect_ai", *_packages(request["task"]))},
     }
+
+
+def _is_there(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # the package that should hold it
+        return False
 
 
 def _name(registered: Any) -> str:

@@ -1,13 +1,14 @@
 """How Inspect asks a model of ours: by which of its providers, where, with which key and parameters."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from metrics.errors import ConfigError
+from tasks.inspecting.interpreter import interpreter
 from tasks.models.config import ModelConfig, SampleParams
 from tasks.models.providers.provider import AskedProvider, Secret, ServedModel, provider_of
 
@@ -37,6 +38,8 @@ class _Way:
 
     name: str
     key: str
+    client: str
+    """The module of the client that it asks with, which Inspect does not bring."""
     args: Mapping[str, Any] = field(default_factory=dict)
     adds: str = ""
     unkeyed: str | None = None
@@ -44,13 +47,17 @@ class _Way:
 
 
 WAYS: Final[Mapping[str, _Way]] = {
-    "openai": _Way("openai-api/nightjar", "NIGHTJAR_API_KEY", unkeyed="none"),
-    "demo": _Way("openai-api/nightjar", "NIGHTJAR_API_KEY", unkeyed="none"),
-    "openai_responses": _Way("openai", "OPENAI_API_KEY", {"responses_api": True}),
-    "anthropic": _Way("anthropic", "ANTHROPIC_API_KEY", adds="/v1"),
-    "gemini": _Way("google", "GOOGLE_API_KEY", adds="/v1beta"),
+    "openai": _Way("openai-api/nightjar", "NIGHTJAR_API_KEY", "openai", unkeyed="none"),
+    "demo": _Way("openai-api/nightjar", "NIGHTJAR_API_KEY", "openai", unkeyed="none"),
+    "openai_responses": _Way("openai", "OPENAI_API_KEY", "openai", {"responses_api": True}),
+    "anthropic": _Way("anthropic", "ANTHROPIC_API_KEY", "anthropic", adds="/v1"),
+    "gemini": _Way(
+        "google", "GOOGLE_API_KEY", "google.genai", {"api_version": "v1beta"}, adds="/v1beta"
+    ),  # by itself its client asks v1
 }
 """Inspect's provider for each type of model."""
+CLIENTS: Final = tuple(sorted({way.client for way in WAYS.values()}))
+"""Modules of clients that one of its providers needs."""
 RENAMED: Final = {"stop": "stop_seqs", "max_completion_tokens": "max_tokens"}
 """Sampling parameters that Inspect knows by another name."""
 TAKEN: Final = frozenset(
@@ -60,6 +67,18 @@ TAKEN: Final = frozenset(
     }
 )  # fmt: skip
 """Sampling parameters that Inspect takes."""
+
+
+def check_client(model: ModelConfig, absent: Sequence[str]) -> None:
+    """Raises ConfigError where the client of the model's provider is among the ``absent`` ones of the
+    environment that has Inspect."""
+    way = WAYS.get(model.type)
+    if way is not None and way.client in absent:
+        package = way.client.replace(".", "-")
+        raise ConfigError(
+            f"model {model.name!r}: Inspect asks type {model.type} with the package '{package}', which is "
+            f"not installed: run {interpreter()} -m pip install {package}"
+        )
 
 
 def check_model(model: ModelConfig, sampling: SampleParams) -> None:

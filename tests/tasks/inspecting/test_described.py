@@ -27,6 +27,7 @@ SAID: dict[str, Any] = {
     ],
     "files": {"/somewhere/agents.py": "abc"},
     "packages": {"inspect_ai": "0.3.285"},
+    "absent": [],
 }  # fmt: skip
 
 
