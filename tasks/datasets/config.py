@@ -122,9 +122,17 @@ def parsed_json(text: bytes, where: str) -> Any:
     except orjson.JSONDecodeError:
         pass
     try:
-        return json.loads(text)
+        return json.loads(text, parse_int=_integer)
     except ValueError as error:
         raise DatasetError(f"{where}: malformed JSON: {error}") from error
+    except RecursionError:
+        raise DatasetError(f"{where}: malformed JSON: it is nested too deeply") from None
+
+
+def _integer(text: str) -> int | float:
+    """As the quick reader has it: what 64 bits don't hold is a float, and can be written again."""
+    value = int(text)
+    return value if -(2**63) <= value < 2**64 else float(text)
 
 
 def field_at(data: Mapping[str, Any], path: str) -> Any:

@@ -8,13 +8,15 @@ import re
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
 
+from tasks.benchmarks.recorded.inspect_shape import checked_header, checked_sample
 from tasks.datasets.config import DatasetError, parsed_json
 
 ZSTANDARD: Final = 93
@@ -23,6 +25,8 @@ SAMPLE_BYTES: Final = 1 << 30
 """The most that a sample may take unpacked, its attachments in their places: a small log that comes from
 elsewhere must not fill the memory. Inspect's own samples with pictures take some megabytes."""
 ATTACHMENT: Final = re.compile(r"attachment://([0-9a-f]{32})")
+HALF: Final = re.compile("[\ud800-\udfff]")
+ESCAPED_HALF: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 VALUES: Final[Mapping[str, float]] = {
     "C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0, "yes": 1.0, "true": 1.0, "no": 0.0, "false": 0.0,
 }  # fmt: skip
@@ -48,6 +52,7 @@ class InspectLog:
             raise DatasetError(
                 f"{path}: is no log of Inspect: it has no 'eval'; expected FILE.eval or FILE.json"
             )
+        checked_header(header, str(path))
         return cls(path, header)
 
     @property
@@ -85,7 +90,7 @@ class InspectLog:
             for entry in archive.infolist():
                 if entry.filename.startswith("samples/") and entry.filename.endswith(".json"):
                     place = f"{self.path}: {entry.filename}"
-                    yield _whole(parsed_json(_bytes(archive, entry), place), place)
+                    yield _whole(_parsed(_bytes(archive, entry), place), place)
 
 
 def number_of(value: Any) -> float | None:
@@ -103,9 +108,10 @@ def number_of(value: Any) -> float | None:
             value = float(value)
         except ValueError:
             return None
-    if not isinstance(value, (bool, int, float)) or not math.isfinite(value):
+    try:
+        return float(value) if isinstance(value, (bool, int, float)) and math.isfinite(value) else None
+    except OverflowError:  # an integer that no float holds
         return None
-    return float(value)
 
 
 def text_of(content: Any) -> str:
@@ -121,12 +127,36 @@ def _header(path: Path) -> Any:
         entries = {entry.filename: entry for entry in archive.infolist()}
         for name in ("header.json", "_journal/start.json"):  # the second alone: the run was killed
             if name in entries:
-                return parsed_json(_bytes(archive, entries[name]), f"{path}: {name}")
+                return _parsed(_bytes(archive, entries[name]), f"{path}: {name}")
     return None
 
 
 def _json_log(path: Path) -> Any:
-    return parsed_json(path.read_bytes(), str(path))
+    return _parsed(path.read_bytes(), str(path))
+
+
+def _parsed(text: bytes, place: str) -> Any:
+    """The document; a half of a character, which no file can hold, becomes the sign for an unknown one."""
+    document = parsed_json(text, place)
+    try:
+        return _with_texts(document, partial(HALF.sub, "\ufffd")) if ESCAPED_HALF.search(text) else document
+    except RecursionError:
+        raise _too_deep(place) from None
+
+
+def _with_texts(value: Any, changed: Callable[[str], str]) -> Any:
+    """The document with each text, names too, as the function changes it."""
+    if isinstance(value, str):
+        return changed(value)
+    if isinstance(value, list):
+        return [_with_texts(one, changed) for one in value]
+    if isinstance(value, dict):
+        return {changed(name): _with_texts(one, changed) for name, one in value.items()}
+    return value
+
+
+def _too_deep(place: str) -> DatasetError:
+    return DatasetError(f"{place}: is nested too deeply to be read")
 
 
 def _bytes(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
@@ -161,7 +191,7 @@ def _too_large(place: str) -> DatasetError:
 
 def _whole(sample: dict[str, Any], place: str) -> dict[str, Any]:
     """The sample with its attachments in their places; ``place`` says in an error where it stands."""
-    attachments = sample.get("attachments") or {}
+    attachments = checked_sample(sample, place).get("attachments") or {}
     left = SAMPLE_BYTES
 
     def attached(found: re.Match[str]) -> str:
@@ -172,14 +202,8 @@ def _whole(sample: dict[str, Any], place: str) -> dict[str, Any]:
             raise _too_large(place)
         return text
 
-    def restored(value: Any) -> Any:
-        if isinstance(value, str):
-            return ATTACHMENT.sub(attached, value)
-        if isinstance(value, list):
-            return [restored(one) for one in value]
-        if isinstance(value, dict):
-            return {name: restored(one) for name, one in value.items()}
-        return value
-
     kept = {name: value for name, value in sample.items() if name not in ("events", "attachments", "store")}
-    return restored(kept) if attachments else kept
+    try:
+        return _with_texts(kept, partial(ATTACHMENT.sub, attached)) if attachments else kept
+    except RecursionError:
+        raise _too_deep(place) from None

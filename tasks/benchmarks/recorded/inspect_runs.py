@@ -30,10 +30,16 @@ def inspect_runs(path: Path) -> Iterator[RecordedRun]:
 def _run(log: InspectLog) -> RecordedRun:
     items: dict[str, dict[str, Any]] = {}
     responses, names = list[dict[str, Any]](), dict[str, bool]()
+    seen = set[tuple[str, int]]()
     for sample in log.samples():
-        if not isinstance(sample, dict) or sample.get("id") is None:
+        if sample.get("id") is None:
             raise DatasetError(f"{log.path}: a sample has no 'id', as Inspect's have")
-        key = str(sample["id"])
+        key, epoch = str(sample["id"]), sample.get("epoch") or 1
+        if (key, epoch) in seen:
+            raise DatasetError(
+                f"{log.path}: two samples are '{key}' of epoch {epoch}; one of them is too many"
+            )
+        seen.add((key, epoch))
         items.setdefault(
             key, {"id": key, "input": _input(sample.get("input")), "target": sample.get("target")}
         )

@@ -2,6 +2,7 @@
 
 import json
 import math
+import warnings
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -204,3 +205,99 @@ def test_a_sample_is_never_unpacked_beyond_what_the_archive_says_of_it(tmp_path:
         entry.file_size = 100
         with pytest.raises(DatasetError, match="damaged: its checksum is another"):
             inspect_log._bytes(archive, entry)
+
+
+HEADER: dict[str, Any] = {
+    "version": 2, "status": "success",
+    "eval": {"task": "t", "model": "m", "config": {"epochs": 1}, "dataset": {"sample_ids": ["a"]}},
+}  # fmt: skip
+SAMPLE: dict[str, Any] = {
+    "id": "a", "epoch": 1, "input": "q", "target": "t", "messages": [],
+    "output": {"model": "m", "choices": [], "completion": "x"}, "scores": {"match": {"value": "C"}},
+}  # fmt: skip
+DEEP = "[" * 10**6 + "]" * 10**6
+CALLED = {"role": "user", "content": "a", "tool_calls": 5}
+WRONG_TYPES: list[tuple[str, Any]] = [
+    ("id", [1]), ("id", {}), ("epoch", "x"), ("epoch", -3), ("epoch", 10**20), ("epoch", 1.5), ("input", 5),
+    ("input", [5]), ("input", {"a": 1}), ("messages", 5), ("messages", ["x"]),
+    ("messages", [{"role": 5, "content": 5}]), ("messages", [{"role": "tool", "error": "x"}]),
+    ("messages", [CALLED]), ("output", 5), ("output", {"choices": 5}), ("output", {"choices": [5]}),
+    ("output", {"choices": [{"message": 5}]}), ("output", {"completion": 5}), ("scores", 5), ("scores", [1]),
+    ("scores", {"m": 5}), ("scores", {"m": None}), ("total_time", "x"), ("model_usage", 5),
+    ("model_usage", {"m": 5}), ("model_usage", {"m": {"input_tokens": "x"}}),
+    ("model_usage", {"m": {"input_tokens": 10**30}}), ("attachments", 5), ("attachments", ["x"]),
+]  # fmt: skip
+WRONG_HEADERS: list[tuple[str, Any]] = [
+    ("task", [1]), ("model", {}), ("config", []), ("config", {"epochs": "x"}), ("config", {"epochs": -1}),
+    ("config", {"epochs": 10**12}), ("config", {"epochs_reducer": {}}), ("dataset", 3),
+    ("dataset", {"sample_ids": 5}),
+]  # fmt: skip
+
+
+def archive_of(path: Path, *samples: str | bytes, header: str | None = None) -> Path:
+    """A log of these samples, each in the same member."""
+    with warnings.catch_warnings(), zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        warnings.simplefilter("ignore")  # of two members with one name
+        archive.writestr("header.json", json.dumps(HEADER) if header is None else header)
+        for sample in samples:
+            archive.writestr("samples/../../a_epoch_1.json", sample)
+    return path
+
+
+def told(path: Path, folder: Path) -> str:
+    """What is said of a log that is refused."""
+    with pytest.raises(DatasetError) as caught:
+        imported(path, folder)
+    assert path.name in str(caught.value)
+    assert len(str(caught.value)) < 1_000
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(("key", "value"), WRONG_TYPES)
+def test_a_sample_of_wrong_types_is_refused_with_file_and_key(key: str, value: Any, tmp_path: Path) -> None:
+    log = archive_of(tmp_path / "log.eval", json.dumps({**SAMPLE, key: value}))
+    assert f"a_epoch_1.json: is no log of Inspect: {key}" in told(log, tmp_path)
+
+
+@pytest.mark.parametrize(("key", "value"), WRONG_HEADERS)
+def test_a_header_of_wrong_types_is_refused_with_file_and_key(key: str, value: Any, tmp_path: Path) -> None:
+    header = {**HEADER, "eval": {**HEADER["eval"], key: value}}
+    log = archive_of(tmp_path / "log.eval", json.dumps(SAMPLE), header=json.dumps(header))
+    assert f"log.eval: is no log of Inspect: eval.{key}" in told(log, tmp_path)
+
+
+@pytest.mark.parametrize("samples", [5, [5], [None], {"a": 1}])
+def test_samples_of_wrong_types_are_refused(samples: Any, tmp_path: Path) -> None:
+    (tmp_path / "log.json").write_text(json.dumps({**HEADER, "samples": samples}))
+    assert "is no log of Inspect: samples" in told(tmp_path / "log.json", tmp_path)
+
+
+def test_what_is_nested_without_end_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "log.json").write_text(DEEP)
+    assert "nested too deeply" in told(tmp_path / "log.json", tmp_path)
+    assert "nested too deeply" in told(archive_of(tmp_path / "header.eval", header=DEEP), tmp_path)
+    assert "nested too deeply" in told(archive_of(tmp_path / "sample.eval", DEEP), tmp_path)
+    some = json.dumps({**SAMPLE, "attachments": {"a": "b"}})[:-1] + f', "deep": {"[" * 900 + "]" * 900}}}'
+    assert "nested too deeply" in told(archive_of(tmp_path / "some.eval", some), tmp_path)
+
+
+def test_a_part_of_an_archive_other_bytes_and_two_samples_in_one_are_refused(tmp_path: Path) -> None:
+    whole = archive_of(tmp_path / "whole.eval", json.dumps(SAMPLE)).read_bytes()
+    for size in range(0, len(whole), 97):
+        (tmp_path / "part.eval").write_bytes(whole[:size])
+        assert "can't be read as a log of Inspect" in told(tmp_path / "part.eval", tmp_path)
+    other = json.dumps(SAMPLE).encode().replace(b'"q"', b'"\xff\xfe"')
+    assert "malformed JSON" in told(archive_of(tmp_path / "other.eval", other), tmp_path)
+    wrong = json.dumps({**SAMPLE, "scores": {"match": {"value": "I"}}})
+    twice = archive_of(tmp_path / "twice.eval", json.dumps(SAMPLE), wrong)
+    assert "two samples are 'a' of epoch 1" in told(twice, tmp_path)
+
+
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity", "9" * 400, "[1]", "null", '"\\ud800"'])
+def test_a_value_that_is_no_number_is_never_a_score(value: str, tmp_path: Path) -> None:
+    scores = json.dumps({**SAMPLE, "scores": {"match": {"value": "V"}}}).replace('"V"', value)
+    log = archive_of(tmp_path / "log.eval", scores)
+    _, ((row,)), _ = imported(log, tmp_path)
+    assert row["metadata"]["scores"]["match"]["score"] is None
+    assert not list(tmp_path.parent.glob("a_epoch_1.json"))
+    assert not list(tmp_path.glob("a_epoch_1.json"))
