@@ -70,13 +70,15 @@ def write_inspect_log(
     path = folder / INSPECT_LOGS / f"{_file_part(name)}.eval"
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished, counted = path.with_suffix(".eval.part"), _Counted()
+    started = _moment(run.manifest["started"])
     spec = _Spec(run.manifest, model, prompt)
     try:
         with zipfile.ZipFile(unfinished, "w", zipfile.ZIP_DEFLATED) as archive:
             for sample in samples:
                 counted.ids.append(sample.item_id)
                 for epoch, response in enumerate(sample.responses, 1):
-                    _write_sample(archive, _sample(sample, response, epoch, model), counted)
+                    written = _sample(sample, response, epoch, model)
+                    _write_sample(archive, written | {"events": _events(written, model, started)}, counted)
             header = _header(run, spec, counted)
             start = {"version": VERSION, "eval": header["eval"], "plan": header["plan"]}
             _put(archive, "_journal/start.json", start)
@@ -202,6 +204,48 @@ def _sample(sample: SampleView, response: ResponseView, epoch: int, model: str) 
         **({"total_time": response.seconds} if response.seconds is not None else {}),
         **(_failure(response) if response.failed else {}),
     }
+
+
+def _events(sample: Mapping[str, Any], model: str, moment: str) -> list[dict[str, Any]]:
+    """What happened, as the viewer's transcript shows it: the sample, the tools that were called, what the
+    model was asked and said, the scores."""
+    *before, _ = sample["messages"]
+    results = {one["tool_call_id"]: one["content"] for one in before if one.get("tool_call_id")}
+    calls = [call for one in before for call in one.get("tool_calls", ())]
+    asked = {"model": model, "input": before, "tools": [], "tool_choice": "auto", "config": {}}
+    found: list[dict[str, Any]] = [
+        {
+            "event": "sample_init",
+            "sample": {name: sample[name] for name in ("input", "choices", "target", "id") if name in sample},
+            "state": {},
+        },
+        *(
+            {"event": "tool", "type": "function", **call, "result": results.get(call["id"], ""), "events": []}
+            for call in calls
+        ),
+        {"event": "model", **asked, "output": sample["output"]},
+        *({"event": "error", "error": sample[name]} for name in ("error",) if name in sample),
+        *(
+            {
+                "event": "score",
+                "score": score,
+                "target": sample["target"],
+                "scorer": scorer,
+                "intermediate": False,
+            }
+            for scorer, score in sample["scores"].items()
+        ),
+    ]
+    place = f"{sample['id']}\0{sample['epoch']}\0"
+    return [
+        {
+            **event,
+            "uuid": hashlib.sha256(f"{place}{number}".encode()).hexdigest()[:22],
+            "timestamp": moment,
+            "working_start": 0.0,
+        }
+        for number, event in enumerate(found)
+    ]
 
 
 def _summary(sample: Mapping[str, Any]) -> dict[str, Any]:

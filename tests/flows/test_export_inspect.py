@@ -188,6 +188,18 @@ def test_choices_calls_thoughts_failures_and_unscored_samples_have_their_place(t
     assert calls["output"]["choices"][0]["stop_reason"] == "max_tokens"
     assert calls["scores"] == {"kind": {"value": True, "explanation": '{"why": "soft"}'}}
     assert calls["metadata"] == {"topic": "art", "unscored": {"acc": "cannot say"}}
+    kinds = [[event["event"] for event in one["events"]] for one in samples.values()]
+    assert kinds == [
+        ["sample_init", "model", "score"],
+        ["sample_init", "tool", "model", "score"],
+        ["sample_init", "tool", "model", "error"],
+    ]
+    _, tool, model, score = calls["events"]
+    assert (tool["function"], tool["arguments"], tool["result"]) == ("look", {"at": 1}, "a cat")
+    assert (model["input"], model["output"]) == (calls["messages"][:-1], calls["output"])
+    assert (score["scorer"], score["score"]) == ("kind", calls["scores"]["kind"])
+    marks = [event["uuid"] for one in samples.values() for event in one["events"]]
+    assert len(set(marks)) == len(marks)
     assert failed["error"]["message"] == "HTTP 500"
     assert failed["output"]["choices"] == []
 
@@ -212,3 +224,6 @@ def test_inspect_reads_our_logs(evaluate: Evaluate, tmp_path: Path) -> None:
     scores = [sample["scores"]["exact_match/short"]["value"] for sample in read["samples"]]
     assert sum(scores) / 12 == pytest.approx(ran.value("exact_match,short"), rel=1e-12)
     assert {sample["id"] for sample in found[str(strange)]["samples"]} == {"choices", "calls"}
+    for one in found.values():
+        kinds = [[event["event"] for event in sample["events"]] for sample in one["samples"]]
+        assert all({"sample_init", "model"} <= set(events) for events in kinds)

@@ -5,11 +5,13 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tasks.reporting.view import ResponseView, SampleView
 from tests.flows.conftest import INSPECT
 from tests.flows.server.test_browser import CHROMIUM, OPTIONS
 from tests.flows.test_export_inspect import STRANGE, made
@@ -26,18 +28,25 @@ def free_port() -> int:
 @pytest.fixture
 def viewer(tmp_path: Path) -> Iterator[str]:
     """The address of ``inspect view`` over the folder of a log of ours."""
-    log, port = made(tmp_path, *STRANGE), free_port()
+    with viewing(made(tmp_path, *STRANGE)) as address:
+        yield address
+
+
+@contextmanager
+def viewing(log: Path) -> Iterator[str]:
+    """A block with ``inspect view`` over the folder of a log."""
+    port, output = free_port(), log.parent.with_name("viewer.log")
     command = ["-m", "inspect_ai", "view", "start", "--log-dir", str(log.parent), "--host", "127.0.0.1"]
-    with (tmp_path / "viewer.log").open("wb") as said:
+    with output.open("wb") as said:
         started = subprocess.Popen(
-            [os.environ[INSPECT], *command, "--port", str(port)], stdout=said, stderr=said, cwd=tmp_path
+            [os.environ[INSPECT], *command, "--port", str(port)], stdout=said, stderr=said, cwd=log.parent
         )
     try:
         for _ in range(10 * SECONDS):
             with socket.socket() as client:
                 if client.connect_ex(("127.0.0.1", port)) == 0:
                     break
-            assert started.poll() is None, (tmp_path / "viewer.log").read_text()
+            assert started.poll() is None, output.read_text()
             time.sleep(0.1)
         yield f"http://127.0.0.1:{port}"
     finally:
@@ -72,4 +81,36 @@ def test_a_log_of_ours_opens_with_its_number_its_samples_and_a_conversation(view
     page.get_by_text("What is it?").first.click()
     page.get_by_role("tab", name="Messages").click()
     page.get_by_text("A cat.").first.wait_for()
+    page.get_by_role("tab", name="Transcript").click()
+    page.get_by_text("look").first.wait_for()
+    told = transcript(page)
+    for text in ("Be brief.", "What is it?", "A cat.", "look"):
+        assert text in told, told
     assert failed == []
+
+
+@pytest.mark.inspect
+def test_what_a_transcript_holds_is_shown_as_text(tmp_path: Path, page: Any) -> None:
+    asked = '<img src=x onerror="document.title=1"> \x1b[2J \u202e what <b>now</b>? \x00'
+    answer = '</script><script>document.title="owned"</script> **so** &amp;'
+    sample = SampleView("bad", "m", "default", asked, ["none"], responses=[ResponseView(answer)])
+    failed: list[str] = []
+    page.on("pageerror", lambda error: failed.append(str(error)))
+    with viewing(made(tmp_path, sample)) as address:
+        page.goto(address)
+        page.get_by_text("made", exact=False).first.click()
+        page.get_by_text("onerror").first.click()
+        page.get_by_role("tab", name="Transcript").click()
+        page.get_by_text("owned").first.wait_for()
+        told = transcript(page)
+        assert "onerror=" in told
+        assert 'document.title="owned"' in told
+        assert page.title() not in ("1", "owned")
+        assert page.locator("img[onerror], img[src=x]").count() == 0
+    assert failed == []
+
+
+def transcript(page: Any) -> str:
+    """The text that is shown."""
+    found: str = page.locator("body").inner_text()
+    return found
