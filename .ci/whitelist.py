@@ -127,3 +127,11 @@ message_limit
 token_limit
 time_limit
 working_limit
+
+# The keys of a log of Inspect, whose types are checked
+sample_ids
+stop_reason
+input_tokens
+output_tokens
+model_usage
+total_time
