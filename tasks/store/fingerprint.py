@@ -34,7 +34,9 @@ that does."""
 STAGES: Final = "tasks"
 """The package whose own files are stages."""
 PURE: Final = ("metrics", "scorers")
-CARRIERS: Final = frozenset({"prefect", "openai", "aiohttp", "httpx", "fsspec", "requests", "distributed"})
+CARRIERS: Final = frozenset(
+    {"prefect", "openai", "aiohttp", "httpx", "fsspec", "requests", "dask", "dask_jobqueue", "distributed"}
+)
 """Libraries that pure packages may not import: whatever they carry is in the rows and keys as it arrived."""
 
 _FILES: dict[str, Mapping[str, str]] = {}

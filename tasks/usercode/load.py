@@ -433,7 +433,7 @@ def _forget_edited(place: Path) -> None:
     if not observed.changed_since_read(files):
         return
     observed.forget(files)
-    names = {name: getattr(module, "__file__", None) for name, module in list(sys.modules.items())}
+    names = {name: getattr(module, "__file__", None) for name, module in sys.modules.copy().items()}
     tops = {name.partition(".")[0] for name, file in names.items() if file and Path(file).resolve() in files}
     _forget_modules(
         name

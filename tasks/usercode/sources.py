@@ -182,7 +182,7 @@ def connected_files(path: Path) -> frozenset[Path]:
 def _siblings(reached: Reached, loaded: frozenset[Path]) -> frozenset[Path]:
     """Modules of the same packages: one may have changed what another holds, a registry."""
     packages: dict[Path, set[str]] = {}
-    for name, module in list(sys.modules.items()):
+    for name, module in sys.modules.copy().items():
         file = getattr(module, "__file__", None) if isinstance(module, ModuleType) else None
         top, dot, _ = name.partition(".")
         if isinstance(file, str) and dot and not is_shared(top):

@@ -2,7 +2,7 @@
 
 import json
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +80,15 @@ def test_an_example_is_named_by_its_line_and_shown_with_its_question(
     assert "Question: 3 + 1?" in page
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Ctrl-C as in a terminal: in the background of a script it is ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("pressed", [True, False])
 @pytest.mark.parametrize("other", [RuntimeError, TypeError])
 def test_an_interruption_that_becomes_another_error_is_one(

@@ -1,11 +1,13 @@
 """What is known of a user's function before it runs, and what is seen when it does."""
 
+import gc
 import importlib.metadata
 import json
 import os
 import sqlite3
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import numpy
 import pytest
@@ -16,6 +18,7 @@ from tasks.store.home import PROJECT
 from tasks.usercode.load import UserModules, load_function
 from tasks.usercode.sources import (
     Sources,
+    connected_files,
     entries_in,
     first_difference,
     named_files,
@@ -243,3 +246,28 @@ def test_files_and_folders_that_are_named_count(tmp_path: Path) -> None:
         ConfigError, match=r"depends_on: 'gone.txt' is not there: expected a file or a folder"
     ):
         named_files(["gone.txt"], tmp_path)
+
+
+def test_modules_that_are_imported_meanwhile_do_not_disturb(tmp_path: Path) -> None:
+    """The garbage collector may run while ``sys.modules`` is listed, and let another thread import. It cost
+    a step: "dictionary changed size during iteration"."""
+    path = tmp_path / "own.py"
+    path.write_text("def fn(): ...\n")
+    added: list[str] = []
+
+    def imports(phase: str, _: object) -> None:
+        if phase == "start":
+            added.append(f"a_module_of_this_test_{len(added)}")
+            sys.modules[added[-1]] = ModuleType(added[-1])
+
+    before = gc.get_threshold()
+    gc.callbacks.append(imports)
+    gc.set_threshold(1)
+    try:
+        assert connected_files(path) >= {path}
+    finally:
+        gc.set_threshold(*before)
+        gc.callbacks.remove(imports)
+        for name in added:
+            del sys.modules[name]
+    assert added
