@@ -5,7 +5,9 @@ NIGHTJAR_HOME, which the nodes have to see, and go with the run.
 """
 
 import inspect
+import shlex
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
@@ -98,11 +100,19 @@ def queue_cluster(address: QueueAddress) -> Iterator[Any]:
     with ExitStack() as stack:
         home().mkdir(parents=True, exist_ok=True)
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="certificates-", dir=home())))
-        arguments = address.arguments | {
-            "security": _certificates(folder),
-            "scheduler_options": {"dashboard": False, "dashboard_address": LOOPBACK},
-            "worker_extra_args": [*extra, "--no-dashboard", "--dashboard-address", LOOPBACK],
-        }
+        if shlex.quote(str(folder)) != str(folder):
+            said = f"NIGHTJAR_HOME ({home()}) has a blank or a sign that a job's command can't pass on"
+            raise ConfigError(f"{address.text}: {said}; name another folder")
+        # The command line of a job is put together without quotes.
+        arguments = (
+            {"python": shlex.quote(sys.executable)}
+            | address.arguments
+            | {
+                "security": _certificates(folder),
+                "scheduler_options": {"dashboard": False, "dashboard_address": LOOPBACK},
+                "worker_extra_args": [*extra, "--no-dashboard", "--dashboard-address", LOOPBACK],
+            }
+        )
         of_cluster = inspect.signature(dask_jobqueue.core.JobQueueCluster.__init__).parameters
         try:
             # A job alone first: a cluster that could not be made complains again when it is forgotten.
