@@ -4,6 +4,9 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from socketserver import BaseServer
+from typing import Any
+
+import pytest
 
 
 @contextmanager
@@ -18,3 +21,21 @@ def answering(server: BaseServer) -> Iterator[None]:
         server.shutdown()
         server.server_close()
         thread.join(10)
+
+
+def s3_with_bucket(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """moto's server, started, with a bucket called nightjar; the environment points there."""
+    server_module, boto3 = pytest.importorskip("moto.server"), pytest.importorskip("boto3")
+    server = server_module.ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    server.start()
+    address, port = server.get_host_and_port()
+    for name, value in {
+        "AWS_ENDPOINT_URL": f"http://{address}:{port}",
+        "AWS_ACCESS_KEY_ID": "testing",
+        "AWS_SECRET_ACCESS_KEY": "testing",
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    boto3.client("s3").create_bucket(Bucket="nightjar")
+    pytest.importorskip("s3fs").S3FileSystem.clear_instance_cache()  # of another server's
+    return server

@@ -104,8 +104,9 @@ def queue_cluster(address: QueueAddress) -> Iterator[Any]:
             said = f"NIGHTJAR_HOME ({home()}) has a blank or a sign that a job's command can't pass on"
             raise ConfigError(f"{address.text}: {said}; name another folder")
         # The command line of a job is put together without quotes.
+        python = dask.config.get(f"jobqueue.{address.system}.python", None)
         arguments = (
-            {"python": shlex.quote(sys.executable)}
+            {"python": python or shlex.quote(sys.executable)}
             | address.arguments
             | {
                 "security": _certificates(folder),

@@ -12,6 +12,7 @@ from tasks.history.nights import past_nights, record_night
 from tasks.history.query import LOOSE_RUNS, query
 from tasks.store.schemas import ITEM_ROWS, RESULTS
 from tasks.store.storage import Store
+from tests.loopback import s3_with_bucket
 from tests.tasks.history.test_nights_index import night
 
 pytestmark = pytest.mark.services
@@ -21,19 +22,7 @@ HISTORY = "SELECT count(*) FROM results"
 @pytest.fixture
 def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A URI in a bucket of an S3 API on loopback."""
-    server_module, boto3 = pytest.importorskip("moto.server"), pytest.importorskip("boto3")
-    server = server_module.ThreadedMotoServer(ip_address="127.0.0.1", port=0)
-    server.start()
-    address, port = server.get_host_and_port()
-    for name, value in {
-        "AWS_ENDPOINT_URL": f"http://{address}:{port}",
-        "AWS_ACCESS_KEY_ID": "testing",
-        "AWS_SECRET_ACCESS_KEY": "testing",
-        "AWS_DEFAULT_REGION": "us-east-1",
-    }.items():
-        monkeypatch.setenv(name, value)
-    boto3.client("s3").create_bucket(Bucket="nightjar")
-    pytest.importorskip("s3fs").S3FileSystem.clear_instance_cache()  # of another server's
+    server = s3_with_bucket(monkeypatch)
     yield f"s3://nightjar/{uuid4().hex}"
     server.stop()
 

@@ -17,6 +17,7 @@ from tasks.store import claims, errors
 from tasks.store.claims import Claim, Watch
 from tasks.store.errors import FileMissing, StoreError, StoreUnavailable, is_passing
 from tasks.store.storage import Store
+from tests.loopback import s3_with_bucket
 
 
 class EndpointConnectionError(Exception):
@@ -208,25 +209,13 @@ def test_an_s3_server_that_is_stopped_for_seconds_costs_time_only(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(errors, "NOTICE_SECONDS", 1.0)
-    server_module = pytest.importorskip("moto.server")
-    boto3 = pytest.importorskip("boto3")
-    server = server_module.ThreadedMotoServer(ip_address="127.0.0.1", port=0)
-    server.start()
+    server = s3_with_bucket(monkeypatch)
     address, port = server.get_host_and_port()
-    for name, value in {
-        "AWS_ENDPOINT_URL": f"http://{address}:{port}",
-        "AWS_ACCESS_KEY_ID": "testing",
-        "AWS_SECRET_ACCESS_KEY": "testing",
-        "AWS_DEFAULT_REGION": "us-east-1",
-    }.items():
-        monkeypatch.setenv(name, value)
-    boto3.client("s3").create_bucket(Bucket="nightjar")
-    pytest.importorskip("s3fs").S3FileSystem.clear_instance_cache()  # of another server's
     store = Store(f"s3://nightjar/{uuid4().hex}")
     kept = AnswerStore(store).of_model("model")
     kept.write([KeptAnswer(b"a" * 32, "ok", response="before", arrived=1.0)])
     server.stop()
-    again = server_module.ThreadedMotoServer(ip_address=address, port=port)
+    again = type(server)(ip_address=address, port=port)
     back = threading.Timer(8, again.start)
     back.start()
     try:
