@@ -9,6 +9,7 @@ An installed distribution adds names by entry points of the groups ``nightjar.me
 
 import inspect
 import pkgutil
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
@@ -160,6 +161,7 @@ class Registry(Generic[T]):
         self._package = package
         self._entries: dict[str, T] = {}
         self._loaded = False
+        self._loading: set[int] = set()
 
     def add(self, name: str, definition: T) -> None:
         """Enter ``definition``; a name of this package cannot be taken over from outside it."""
@@ -232,14 +234,21 @@ class Registry(Generic[T]):
         return f"{self.kind} {name!r} is not known{nearest(name, self)} (python -m flows.catalog lists them)"
 
     def _load(self) -> None:
-        if self._loaded:
+        """Imports what adds names, in each thread that comes before all of it is there: an import waits for
+        that of another thread. A thread that comes from within these imports sees what is there so far."""
+        thread = threading.get_ident()
+        if self._loaded or thread in self._loading:
             return
-        self._loaded = True  # before the imports: they may look names up themselves
-        for module in pkgutil.walk_packages(import_module(self._package).__path__, f"{self._package}."):
-            inner, _, name = module.name.removeprefix(f"{self._package}.").rpartition(".")
-            if name.startswith("_") or (inner and not self._deep):
-                continue  # what needs an extra is imported by its user, a part of a definition by its own
-            import_module(module.name)
+        self._loading.add(thread)
+        try:
+            for module in pkgutil.walk_packages(import_module(self._package).__path__, f"{self._package}."):
+                inner, _, name = module.name.removeprefix(f"{self._package}.").rpartition(".")
+                if name.startswith("_") or (inner and not self._deep):
+                    continue  # what needs an extra is imported by its user, a part of a definition by its own
+                import_module(module.name)
+            self._loaded = True
+        finally:
+            self._loading.discard(thread)
 
 
 METRICS: Registry[MetricDefinition] = Registry(
