@@ -20,6 +20,7 @@ TABLES = {
     "scorers": ["bench.scorers.generation", "bench.scorers.multiple_choice"],
     "evaluation": ["bench.evaluation"],
     "pipeline": ["bench.pipeline"],
+    "wide": ["bench.wide"],
     "history": ["bench.history"],
     "nights": ["bench.nights"],
     "pages": ["bench.pages"],
