@@ -87,11 +87,6 @@ def too_few_to_pass(ways: Ints | None) -> str | None:
     needed = FEW_UNEVEN_CLUSTERS if uneven else FEW_CLUSTERS
     if equal >= needed - ROUNDING:
         return None
-    what = (
-        f"clusters of unequal size that count as {equal:.1f} equal ones"
-        if uneven
-        else f"{equal:.3g} clusters"
-    )
     alike = f"{equal:.3g} clusters"
     what = f"clusters of unequal size that count as {equal:.1f} equal ones" if uneven else alike
     return f"{what} are too few to rule out a loss: it takes {needed}"
