@@ -19,6 +19,7 @@ import os
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
@@ -29,6 +30,7 @@ import orjson
 import typer
 
 from metrics.errors import NightjarError, printable
+from tasks.processes.garbage import collect_rarely
 from tasks.reporting.streams import raw, shown_safely
 from tasks.store.errors import STORE_LOG
 
@@ -55,8 +57,11 @@ def examples(*lines: str) -> str:
 def command_line(app: typer.Typer, arguments: Sequence[str] | None = None) -> None:
     """Runs the application on ``arguments`` (default: the process's own) and exits.
 
-    What the user can mend, a NightjarError, is one line on stderr and exit code 2, never a traceback.
+    What the user can mend, a NightjarError, is one line on stderr and exit code 2, never a traceback. A
+    warning of a metric or of the user's code is one line, too, from now on.
     """
+    collect_rarely()
+    warnings.showwarning = show_warning
     _warned.clear()
     with shown_safely(), _store_told(), _interrupts() as interrupted:
         try:

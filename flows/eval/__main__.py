@@ -11,7 +11,6 @@ if __name__ == "__main__":
         "reading the config"
     )  # before the imports below: they take a second, and a reader should not wonder
 
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -26,13 +25,11 @@ from flows.command_line import (
     new_app,
     print_json,
     quiet_prefect,
-    show_warning,
     warn,
 )
 from flows.config.schema import Phase, RunOptions
 from metrics.errors import ConfigError
 from tasks.datasets.selection import Selection
-from tasks.processes.garbage import collect_rarely
 from tasks.processes.workers import may_fork, prepare
 from tasks.usercode.load import trust_what_is_named
 
@@ -279,8 +276,6 @@ def _print(document: dict[str, Any], as_json: bool) -> None:
 def main() -> None:
     """Runs the command and exits."""
     quiet_prefect()
-    collect_rarely()
-    warnings.showwarning = show_warning
     command_line(app)
 
 

@@ -13,6 +13,7 @@ from prefect.utilities.annotations import quote
 from flows.plan.steps import Cell
 from metrics.errors import ConfigError
 from tasks.prefect_adapter import ClusterThreads, LocalProcesses, LocalThreads
+from tasks.processes.garbage import collect_rarely
 from tasks.processes.workers import Workers, cores, working, working_in
 from tasks.store.thresholds import Threshold
 
@@ -75,6 +76,7 @@ def _dask(address: str) -> TaskRunner[Any]:
 def computing(asked: int | None, cells: Sequence[Cell], folder: Path) -> AbstractContextManager[Workers]:
     """A block in which the steps of the current flow run are computed where its runner says; ``folder`` is
     that of its results."""
+    collect_rarely()  # a deployed run comes by no command line
     run = FlowRunContext.get()
     if run is not None and isinstance(run.task_runner, ClusterThreads):
         from tasks.processes.cluster import ClusterWorkers

@@ -8,13 +8,11 @@ from flows.command_line import clear_status, status
 if __name__ == "__main__":
     status("reading the command")  # before the imports below, which take a second
 
-import warnings
 
 import typer
 
-from flows.command_line import command_line, examples, new_app, quiet_prefect, show_warning
+from flows.command_line import command_line, examples, new_app, quiet_prefect
 from metrics.errors import ConfigError
-from tasks.processes.garbage import collect_rarely
 
 app = new_app()
 COMMANDS = ("run", "ls", "validate")
@@ -56,8 +54,6 @@ def lm_eval_command(context: typer.Context) -> None:
 def main() -> None:
     """Runs the command and exits."""
     quiet_prefect()
-    collect_rarely()
-    warnings.showwarning = show_warning
     command_line(app)
 
 

@@ -38,6 +38,33 @@ def test_every_module_with_a_command_line_of_its_own_is_a_command() -> None:
     assert set(COMMANDS.values()) == modules
 
 
+SEEN = """
+import atexit, gc, os, runpy, sys, warnings
+atexit.register(
+    lambda: print(gc.get_threshold()[0], warnings.showwarning.__name__, os.environ.get("DO_NOT_TRACK"))
+)
+"""
+
+
+@pytest.mark.parametrize("name", ["eval", "suite", "lm_eval"])
+def test_a_run_starts_alike_under_both_names(name: str) -> None:
+    """Garbage looked for rarely, users' warnings in one line, Prefect's log off the terminal."""
+    module = COMMANDS[name].removesuffix(".__main__")
+    starts = (
+        f"sys.argv = [{module!r}, '--help']; runpy.run_module({module!r}, run_name='__main__')",
+        f"sys.argv = ['nightjar', {name!r}, '--help']; from flows.command_line import main; main()",
+    )
+    environment = {key: value for key, value in os.environ.items() if key != "DO_NOT_TRACK"}
+    found = [
+        subprocess.run(
+            [sys.executable, "-c", SEEN + start], cwd=ROOT, env=environment, capture_output=True,
+            text=True, timeout=120, check=True,
+        ).stdout.splitlines()[-1]
+        for start in starts
+    ]  # fmt: skip
+    assert found == ["50000 show_warning 1"] * 2
+
+
 @pytest.mark.services
 def test_a_shell_completes_commands_and_options() -> None:
     words = as_nightjar(_NIGHTJAR_COMPLETE="complete_bash", COMP_WORDS="nightjar his", COMP_CWORD="1")
