@@ -10,7 +10,7 @@ samples take away is measured by repeats; where it was not, the numbers are a ra
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -33,7 +33,7 @@ from metrics.statistics.power import POWER
 from scorers.factory import build_scorer
 from tasks.benchmarks.open import open_benchmark
 from tasks.comparison.matching import DEFAULT_REDUCTION, clusters_of, join, match_runs, result_key
-from tasks.comparison.runs import ComparedRun, open_run
+from tasks.comparison.runs import ComparedRun, recorded_run
 from tasks.comparison.sharing import Shared, SharedAnswers
 from tasks.comparison.stopping import stopped_sentence
 from tasks.history.query import query
@@ -50,7 +50,7 @@ ASSUMED = 0.1
 """Share of right-or-wrong items that differ between two runs, where nothing tells."""
 ASSUMES = "assumed"
 LAST_RUNS = 10
-"""Runs that are looked through for two with answers of their own."""
+"""Runs of a benchmark on a model that are looked through for two with answers of their own."""
 OWN_ITEMS = 0.5
 """Share of the items of two runs that has to rest on answers of their own in both."""
 
@@ -117,9 +117,8 @@ def count_items(config: EvalConfig, limit: int | None = None) -> int:
     return sum(1 for _ in islice(open_benchmark(benchmark_fields(config)).items(), limit))
 
 
-def pair_powers(config: EvalConfig, store: Store, asked: Asked) -> list[PairPower]:
+def pair_powers(config: EvalConfig, history: "History", asked: Asked) -> list[PairPower]:
     """Every pair whose number is a mean of items, on every model; others have no spread an item."""
-    history = _History(store, () if asked.differ is not None else _last_runs(store, config.name))
     return [
         power
         for model in config.models
@@ -129,14 +128,14 @@ def pair_powers(config: EvalConfig, store: Store, asked: Asked) -> list[PairPowe
 
 
 def _pair_power(
-    config: EvalConfig, of: tuple[str, str, Bounds], history: "_History", asked: Asked
+    config: EvalConfig, of: tuple[str, str, Bounds], history: "History", asked: Asked
 ) -> PairPower | None:
     name, pair, ends = of
     shares = ends == SHARES
     model = next(entry for entry in config.models if entry.name == name)
     sampling = config.sampling(model)
     samples, greedy = sampling.num_samples, sampling.temperature == 0
-    known = history.spread(name, pair, shares)
+    known = history.spread(config.name, name, pair, shares) if asked.differ is None else None
     if known is None:
         if not shares:
             return None
@@ -149,8 +148,9 @@ def _pair_power(
         one.loss_found(asked.margin, asked.items, answers, asked.alpha, asked.power) for one in spreads
     )
     source = known.source
+    each = _cost_each(config, name, history) if asked.differ is None else _Each()
     designs = tuple(
-        _design(spreads, (count, 1 if greedy else count), asked, _cost_each(config, name, history.runs))
+        _design(spreads, (count, 1 if greedy else count), asked, each)
         for count in sorted({*SAMPLES, samples})
     )
     return PairPower(
@@ -225,9 +225,9 @@ class _Each:
         return Cost(requests, prompt, completion, cost)
 
 
-def _cost_each(config: EvalConfig, model: str, history: Sequence[ComparedRun]) -> _Each:
+def _cost_each(config: EvalConfig, model: str, history: "History") -> _Each:
     price = config.prices.of(model)
-    for run in history:
+    for run in history.runs(config.name, model):
         tally: Mapping[str, Any] = (run.manifest.get("models") or {}).get(model) or {}
         samples = max(
             (row["n_samples"] for row in run.results if row["model_name"] in (model, None)), default=0
@@ -250,45 +250,50 @@ def _mean_pairs(config: EvalConfig) -> Iterator[tuple[str, Bounds]]:
                 yield f"{metric.name},{entry.name}", metric.aggregation.bounds
 
 
-def _last_runs(store: Store, benchmark: str) -> list[ComparedRun]:
-    """The last runs of the benchmark, newest first, as far as they can be read."""
-    name = benchmark.replace("'", "''")
-    found = []
-    try:
-        rows = query(
-            store,
-            f"SELECT run_id FROM runs WHERE benchmark = '{name}' ORDER BY started DESC LIMIT {LAST_RUNS}",
-        ).rows
-    except NightjarError:
-        return []
-    for (run_id,) in rows:
-        try:
-            found.append(open_run(run_id, store))
-        except NightjarError:
-            continue
-    return found
+class History:
+    """The last runs of some benchmarks in a store, those of each model apart, newest first.
 
+    The store is looked through once, however many benchmarks and models are asked for.
+    """
 
-class _History:
-    """The last runs of a benchmark, newest first, and what they share."""
-
-    def __init__(self, store: Store, runs: Sequence[ComparedRun]) -> None:
-        self.runs = runs
+    def __init__(self, store: Store, benchmarks: Iterable[str]) -> None:
+        self._store = store
         self._shared = SharedAnswers(store)
+        self._ids = _last_runs(store, sorted(set(benchmarks)))
+        self._opened: tuple[str, dict[str, ComparedRun | None]] = ("", {})
 
-    def spread(self, model: str, pair: str, shares: bool) -> _Known | None:
+    def runs(self, benchmark: str, model: str) -> Iterator[ComparedRun]:
+        """The last runs of a benchmark that a model is in, as far as they can be read; each is read when it
+        comes, and kept until another benchmark is asked for."""
+        if self._opened[0] != benchmark:
+            self._opened = (benchmark, {})
+        opened = self._opened[1]
+        for run_id in self._ids.get((benchmark, model), ()):
+            if run_id not in opened:
+                opened[run_id] = self._open(run_id)
+            if (run := opened[run_id]) is not None:
+                yield run
+
+    def _open(self, run_id: str) -> ComparedRun | None:
+        try:
+            return recorded_run(run_id, self._store)
+        except NightjarError:
+            return None
+
+    def spread(self, benchmark: str, model: str, pair: str, shares: bool) -> _Known | None:
         """The spread that the runs tell, and how; None where they don't."""
-        newest = _row(self.runs[0], model, pair) if self.runs else None
-        if newest is None or not newest["n_items"] or newest["stderr"] is None:
+        found = ((run, row) for run in self.runs(benchmark, model) if (row := _row(run, model, pair)))
+        run, newest = next(found, (None, None))
+        if run is None or newest is None or not newest["n_items"] or newest["stderr"] is None:
             return None
         width = 1.0 if shares else math.inf
-        items, name = newest["n_items"], self.runs[0].name
-        stopped = self.runs[0].manifest.get("stopped")
+        items, name = newest["n_items"], run.name
+        stopped = run.manifest.get("stopped")
         early = f" ({stopped_sentence(stopped)})" if stopped else ""
         samples = max(round(newest["n_samples"] / items), 1)
         measured = newest["stderr_sampling"]
         sampling = None if measured is None else 2 * samples * items * measured**2
-        second = self._second(newest, model, pair)
+        second = self._second(run, newest, (base for base, _ in found))
         if second is not None:
             other, variance, own = second
             source = f"from {own:,} items of {other} and {name}{early}"
@@ -307,18 +312,43 @@ class _History:
             return _Known((PairSpread(unrelated, 0.0, width),), source)
         return _Known.of_total(unrelated, samples, width, source)
 
-    def _second(self, newest: Mapping[str, Any], model: str, pair: str) -> tuple[str, float, int] | None:
+    def _second(
+        self, candidate: ComparedRun, newest: Mapping[str, Any], earlier: Iterator[ComparedRun]
+    ) -> tuple[str, float, int] | None:
         """The last run before with answers of its own: its name, the variance of an item's difference to it,
         and of how many items."""
-        candidate = self.runs[0]
-        for base in self.runs[1:]:
-            if _row(base, model, pair) is None:
-                continue
+        for base in earlier:
             place = newest["model_name"], newest["prompt_template"]
             shared = self._shared.items(base.manifest, candidate.manifest, *place)
             if (paired := _paired(base, candidate, newest, shared)) is not None:
                 return base.name, *paired
         return None
+
+
+def _last_runs(store: Store, benchmarks: Sequence[str]) -> dict[tuple[str, str], list[str]]:
+    """The ids of the last runs by benchmark and model, newest first; empty where there is no history."""
+    if not benchmarks:
+        return {}
+    names = ", ".join("'" + name.replace("'", "''") + "'" for name in benchmarks)
+    try:
+        rows = query(
+            store,
+            f"""
+            WITH asked AS (
+                SELECT benchmark, run_id, started, unnest(json_keys(manifest, '$.models')) AS model
+                FROM runs WHERE benchmark IN ({names})
+            )
+            SELECT benchmark, model, run_id FROM asked
+            QUALIFY row_number() OVER (PARTITION BY benchmark, model ORDER BY started DESC) <= {LAST_RUNS}
+            ORDER BY started DESC
+            """,
+        ).rows
+    except NightjarError:
+        return {}
+    found: dict[tuple[str, str], list[str]] = {}
+    for benchmark, model, run_id in rows:
+        found.setdefault((benchmark, model), []).append(run_id)
+    return found
 
 
 def _row(run: ComparedRun, model: str, pair: str) -> Mapping[str, Any] | None:
@@ -402,9 +432,11 @@ def power_command(
     place = Store(store or default_store())
     place.check_readable()
     documents = []
-    for loaded in load_configs(config, tuple(overrides or ())):
+    configs = load_configs(config, tuple(overrides or ()))
+    history = History(place, () if differ is not None else [loaded.name for loaded in configs])
+    for loaded in configs:
         asked = Asked(count_items(loaded, limit), margin, alpha, power, differ)
-        pairs = pair_powers(loaded, place, asked)
+        pairs = pair_powers(loaded, history, asked)
         documents.append(
             {
                 "benchmark": loaded.name,

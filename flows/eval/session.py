@@ -41,7 +41,7 @@ from flows.graph.stages import known_stages
 from flows.plan.build import make_plan
 from flows.plan.steps import Plan
 from flows.plan.stopping import all_asked, expected_asked
-from flows.power import Asked, pair_powers, said_to_decide
+from flows.power import Asked, History, pair_powers, said_to_decide
 from flows.server import link, send, serving
 from metrics.errors import ConfigError, NightjarError, nearest
 from tasks.benchmarks.open import open_benchmark
@@ -256,7 +256,8 @@ def forecast_document(
 def _power(config: EvalConfig, options: RunOptions, items: int) -> list[dict[str, Any]]:
     """Which margins the run's items decide, as ``python -m flows.power`` says."""
     names = ("pair", "model", "items", "samples", "decides", "source")
-    powers = pair_powers(config, workspace(options).open(), Asked(items))
+    history = History(workspace(options).open(), [config.name])
+    powers = pair_powers(config, history, Asked(items))
     return [{name: getattr(power, name) for name in names} for power in powers]
 
 

@@ -40,7 +40,7 @@ from flows.eval.start import is_new_checkpoint, run_id_of
 from flows.plan.build import make_plan
 from flows.plan.fields import benchmark_fields
 from flows.plan.stopping import all_is_asked
-from flows.power import Asked, pair_powers, said_to_decide
+from flows.power import Asked, History, pair_powers, said_to_decide
 from metrics.errors import ConfigError, NightjarError, check_name, nearest
 from metrics.metric import Metric
 from metrics.statistics.power import items_needed, units_needed
@@ -362,7 +362,9 @@ def check_margins(night: PlannedNight) -> list[str]:
     gate = night.suite.gate
     if gate is None:
         return []
-    found = (line for entry in night.evaluations for line in _undecidable(entry, gate))
+    names = [entry.config.name for entry in night.evaluations if entry.config is not None]
+    history = History(Store(night.store), names)
+    found = (line for entry in night.evaluations for line in _undecidable(entry, gate, history))
     sentences = list(dict.fromkeys(found))
     if sentences and gate.undecidable == "refuse":
         raise ConfigError(
@@ -381,7 +383,7 @@ def _never_stops(planned: PlannedEvaluation, gate: Gate) -> Iterator[str]:
         yield from all_is_asked(planned.config, plan.filters, gate)
 
 
-def _undecidable(planned: PlannedEvaluation, gate: Gate) -> Iterator[str]:
+def _undecidable(planned: PlannedEvaluation, gate: Gate, history: History) -> Iterator[str]:
     if planned.config is None:
         return
     needs = [
@@ -391,7 +393,7 @@ def _undecidable(planned: PlannedEvaluation, gate: Gate) -> Iterator[str]:
     ]
     most = max((needed or 1 for *_, needed in needs), default=0)
     items = _count(planned, most) if needs else 0
-    known = _from_history(planned, gate)
+    known = _from_history(planned, gate, history)
     yield from known.values()
     needs = [entry for entry in needs if entry[0] not in known]
     for name, terms, needed in needs:
@@ -402,23 +404,23 @@ def _undecidable(planned: PlannedEvaluation, gate: Gate) -> Iterator[str]:
             yield f"{said} {items} items can't rule out a loss of {terms.margin:g}; {needed} would do"
 
 
-def _from_history(planned: PlannedEvaluation, gate: Gate) -> dict[str, str]:
+def _from_history(planned: PlannedEvaluation, gate: Gate, history: History) -> dict[str, str]:
     """Sentences for the pairs whose spread the store's last runs tell, as ``python -m flows.power`` does."""
     assert planned.config is not None
+    gated = {name: terms for name, terms, _ in _gated(planned.config, gate)}
+    items = _count(planned, _ALL) if gated else 0
     found: dict[str, str] = {}
-    if planned.options.store is None:
-        return found
-    store = Store(planned.options.store)
-    for name, terms, _ in _gated(planned.config, gate):
-        items = _count(planned, _ALL)
-        for power in pair_powers(planned.config, store, Asked(items, terms.margin, terms.alpha)):
-            decided = power.decides is not None and power.decides <= terms.margin
-            if power.pair != name or power.assumed or decided:
+    for margin, alpha in {(terms.margin, terms.alpha): None for terms in gated.values()}:
+        for power in pair_powers(planned.config, history, Asked(items, margin, alpha)):
+            terms = gated.get(power.pair)
+            if terms is None or (terms.margin, terms.alpha) != (margin, alpha) or power.assumed:
+                continue
+            if power.decides is not None and power.decides <= margin:
                 continue
             would = next(design.items for design in power.designs if design.samples == power.samples)
             said = said_to_decide(power.items, power.samples, power.decides)
-            found[name] = (
-                f"gate: {name} of {planned.config.name}: {said}, and the margin is {terms.margin:g}; "
+            found[power.pair] = (
+                f"gate: {power.pair} of {planned.config.name}: {said}, and the margin is {margin:g}; "
                 f"{'no number of' if would is None else would} items would do ({power.source})"
             )
     return found

@@ -359,7 +359,7 @@ def open_run(name: str, store: Store) -> ComparedRun:
         return _from_folder(name, folder)
     known = known_runs(store)
     if name in known:
-        return _from_history(name, store)
+        return recorded_run(name, store)
     hint = nearest(name, known) or f" ({len(known)} runs are recorded there)"
     raise ComparisonError(f"'{name}' is neither an output folder nor a run in the store {store.uri}{hint}")
 
@@ -517,7 +517,8 @@ def _from_folder(name: str, folder: Path) -> ComparedRun:
         raise ComparisonError(f"'{name}': can't read the run's files: {error}") from error
 
 
-def _from_history(run_id: str, store: Store) -> ComparedRun:
+def recorded_run(run_id: str, store: Store) -> ComparedRun:
+    """The run that the store's history has under an id; raises ComparisonError where it can't be read."""
     try:
         results = read_rows(store, "results", run_id).to_pylist()
         with store.open_table(store_file := f"{ITEMS}/{run_id}.parquet") as items:

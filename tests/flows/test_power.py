@@ -47,22 +47,24 @@ def recorded(
     started: float,
     tally: Any = None,
     stopped: Any = None,
+    model: str = "own",
     **numbers: Any,
 ) -> None:
     """A run of the benchmark in the history, whose requests took 100 and 50 tokens each."""
+    pair = PAIR | {"facets": json.dumps({"model_name": model})}
     tally = {
         "requests": ITEMS, "sent": ITEMS, "prompt_tokens": 100 * ITEMS, "completion_tokens": 50 * ITEMS,
     } | (tally or {})  # fmt: skip
-    manifest = {"run_id": run_id, "benchmark": "sums", "started": started, "models": {"own": tally}}
+    manifest = {"run_id": run_id, "benchmark": "sums", "started": started, "models": {model: tally}}
     manifest |= {} if stopped is None else {"stopped": stopped}
     stderr = float(np.std(right, ddof=1)) / len(right) ** 0.5
-    row = dict.fromkeys(RESULTS.names) | PAIR | {
-        "run_id": run_id, "model_name": "own", "value": float(np.mean(right)), "stderr": stderr,
+    row = dict.fromkeys(RESULTS.names) | pair | {
+        "run_id": run_id, "model_name": model, "value": float(np.mean(right)), "stderr": stderr,
         "stderr_method": "wilson", "n_items": len(right), "n_samples": len(right), "n_scored": len(right),
         "n_unscored": 0, "status": "ok", "higher_is_better": True,
     } | numbers  # fmt: skip
     items = [
-        dict.fromkeys(ITEM_ROWS.names) | PAIR | {
+        dict.fromkeys(ITEM_ROWS.names) | pair | {
             "item_id": f"i{n}", "item_digest": f"d{n}", "value": float(value), "statistics": [float(value)],
             "n_samples": 1, "n_scored": 1,
         } for n, value in enumerate(right)
@@ -73,6 +75,23 @@ def recorded(
         [pa.RecordBatch.from_pylist([row], schema=RESULTS)],
         [pa.RecordBatch.from_pylist(items, schema=ITEM_ROWS)],
     )
+
+
+def test_a_model_is_told_by_runs_of_its_own_however_many_others_ran_since(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A suite evaluates each model in a run of its own: what others ran is no history of this one."""
+    store = Store(str(tmp_path / "store"))
+    rng = np.random.default_rng(1)
+    first = (rng.random(ITEMS) < 0.7).astype(float)
+    recorded(store, "before", first, 1.0)
+    recorded(store, "now", np.where(rng.random(ITEMS) < 0.1, 1 - first, first), 2.0)
+    for number in range(12):
+        recorded(store, f"other-{number}", first, 3.0 + number, model="another")
+    recorded(store, "failed", first, 20.0, status="failed")
+    (pair,) = planned(capsys, config(tmp_path), "--store", store.uri, "--margin", 0.05)["pairs"]
+    assert pair["source"] == "from 200 items of before and now"
+    assert pair["designs"][0]["cost"]["prompt_tokens"]
 
 
 def planned(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[str, Any]:
