@@ -280,7 +280,7 @@ class UserModules:
             if qualified in sys.modules:
                 return sys.modules[qualified]
             if not self._own:
-                _forget_modules(name for name in sys.modules if _is_neighbour(name, files))
+                _forget_modules(name for name in list(sys.modules) if _is_neighbour(name, files))
             spec = importlib.util.spec_from_file_location(qualified, path)
             if spec is None or spec.loader is None:
                 raise ConfigError(f"'{source}' is not a Python file that can be imported")
@@ -363,8 +363,9 @@ def _package_of(folder: Path, suffix: str, own: bool) -> str:
 
 
 def _forget(package: str) -> None:
-    for name in [name for name in sys.modules if name == package or name.startswith(f"{package}.")]:
-        sys.modules.pop(name, None)
+    for name in list(sys.modules):  # copied at once: other threads import meanwhile
+        if name == package or name.startswith(f"{package}."):
+            sys.modules.pop(name, None)
 
 
 @contextmanager
@@ -385,7 +386,7 @@ def _neighbours(folder: Path, loaded: str) -> Iterator[None]:
 
 def _place_of(name: str) -> Path | None:
     """The file of a module, the folder of a package without one; None for what lies nowhere."""
-    module = sys.modules[name]
+    module = sys.modules.get(name)
     if file := getattr(module, "__file__", None):
         return Path(file).resolve()
     spec = getattr(module, "__spec__", None)  # the packages that stand for folders have none

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from metrics.errors import NightjarError
-from tasks.comparison.runs import _from_history
+from tasks.comparison.runs import recorded_run
 from tasks.history.layout import record_run
 from tasks.history.nights import Night, NightEvaluation, read_nights, record_night
 from tasks.history.query import compact, query
@@ -80,7 +80,7 @@ def read_night(store: Store, _: ArtifactRef) -> Any:
 
 
 def read_compared(store: Store, _: ArtifactRef) -> Any:
-    run = _from_history(RUN, store)
+    run = recorded_run(RUN, store)
     return run.results, [(key, group.value.tolist()) for key, group in run.groups.items()]
 
 

@@ -6,6 +6,8 @@ import json
 import os
 import sqlite3
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
@@ -15,7 +17,8 @@ import pytest
 from metrics.errors import ConfigError
 from tasks.sandboxes.killable import ItemTimeout, KillableProcess
 from tasks.store.home import PROJECT
-from tasks.usercode.load import UserModules, load_function
+from tasks.usercode import load
+from tasks.usercode.load import UserModules, load_function, resolver
 from tasks.usercode.sources import (
     Sources,
     connected_files,
@@ -248,11 +251,10 @@ def test_files_and_folders_that_are_named_count(tmp_path: Path) -> None:
         named_files(["gone.txt"], tmp_path)
 
 
-def test_modules_that_are_imported_meanwhile_do_not_disturb(tmp_path: Path) -> None:
-    """The garbage collector may run while ``sys.modules`` is listed, and let another thread import. It cost
-    a step: "dictionary changed size during iteration"."""
-    path = tmp_path / "own.py"
-    path.write_text("def fn(): ...\n")
+@contextmanager
+def imports_at_any_time() -> Iterator[None]:
+    """A block in which the garbage collector runs as often as it may, and a module is imported each time: it
+    may have another thread go on wherever Python lists ``sys.modules``."""
     added: list[str] = []
 
     def imports(phase: str, _: object) -> None:
@@ -264,10 +266,25 @@ def test_modules_that_are_imported_meanwhile_do_not_disturb(tmp_path: Path) -> N
     gc.callbacks.append(imports)
     gc.set_threshold(1)
     try:
-        assert connected_files(path) >= {path}
+        yield
     finally:
         gc.set_threshold(*before)
         gc.callbacks.remove(imports)
         for name in added:
-            del sys.modules[name]
+            sys.modules.pop(name, None)
     assert added
+
+
+def test_modules_that_are_imported_meanwhile_do_not_disturb(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It cost steps: "dictionary changed size during iteration"."""
+    path = tmp_path / "own.py"
+    path.write_text("import other\n\n\ndef fn():\n    return other.ONE\n")
+    (tmp_path / "other.py").write_text("ONE = 1\n")
+    monkeypatch.setattr(load, "OWNED", 1)
+    with imports_at_any_time():
+        assert connected_files(path) >= {path}
+        assert load_function("own.py:fn", tmp_path)() == 1
+        for _ in range(3):  # the oldest goes
+            assert resolver(tmp_path, own=True)("own.py:fn")() == 1
