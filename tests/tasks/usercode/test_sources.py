@@ -264,7 +264,7 @@ def imports_at_any_time() -> Iterator[None]:
 
     before = gc.get_threshold()
     gc.callbacks.append(imports)
-    gc.set_threshold(1)
+    gc.set_threshold(1, 1_000_000, 1_000_000)  # the youngest objects alone, or it takes minutes
     try:
         yield
     finally:
