@@ -172,7 +172,7 @@ def _written(name: str) -> tuple[int, ...]:
 @lru_cache(maxsize=2)
 def _read_once(uri: str, nights: tuple[tuple[str, ...], ...], _: tuple[tuple[int, ...], ...]) -> ComparedRun:
     store = Store(uri)
-    return baseline_run("baseline", [open_runs({name: name for name in night}, store) for night in nights])
+    return baseline_run("baseline", [open_runs(night, store) for night in nights])
 
 
 def answers_as(setup: DecideSetup, own: Sequence[Mapping[str, Any]], store: Store) -> list[str] | None:

@@ -8,7 +8,6 @@ from flows.command_line import clear_status, status
 if __name__ == "__main__":
     status("reading the command")  # before the imports below, which take a second
 
-
 import typer
 
 from flows.command_line import command_line, examples, new_app, quiet_prefect

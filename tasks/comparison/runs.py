@@ -13,7 +13,7 @@ rise is told beside the pairs, tested item by item like them.
 """
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -366,15 +366,21 @@ def open_run(name: str, store: Store) -> ComparedRun:
 
 def open_night(night: Night, store: Store) -> Mapping[str, ComparedRun]:
     """The night's evaluations by name, as far as they came to results."""
-    return open_runs({evaluation.name: evaluation.run_id for evaluation in night.evaluations}, store)
+    return _opened({entry.name: entry.run_id for entry in night.evaluations}, store, recorded_run)
 
 
-def open_runs(runs: Mapping[str, str], store: Store) -> Mapping[str, ComparedRun]:
-    """Runs by name, given their ids by name, as far as they came to results."""
+def open_runs(names: Iterable[str], store: Store) -> Mapping[str, ComparedRun]:
+    """Runs by what ``open_run`` finds them by, as far as they came to results."""
+    return _opened({name: name for name in names}, store, open_run)
+
+
+def _opened(
+    names: Mapping[str, str], store: Store, read: Callable[[str, Store], ComparedRun]
+) -> Mapping[str, ComparedRun]:
     found = {}
-    for name, run_id in runs.items():
+    for name, of in names.items():
         try:
-            found[name] = open_run(run_id, store)
+            found[name] = read(of, store)
         except NightjarError:
             continue  # it failed before it had any: the night's record says why
     return found

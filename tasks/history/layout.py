@@ -124,8 +124,8 @@ def known_runs(store: Store) -> list[str]:
 
 def find_manifest(store: Store, run_id: str) -> dict[str, Any]:
     """A run's manifest, whether the run is kept or forgotten; raises HistoryError."""
-    kept = run_id in names_in(store, RUNS, ".json")
-    return read_manifest(store, f"{RUNS if kept else FORGOTTEN}/{check_run_id(run_id)}.json")
+    kept = store.exists(f"{RUNS}/{check_run_id(run_id)}.json")
+    return read_manifest(store, f"{RUNS if kept else FORGOTTEN}/{run_id}.json")
 
 
 def read_manifest(store: Store, name: str) -> dict[str, Any]:

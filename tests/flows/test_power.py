@@ -77,23 +77,6 @@ def recorded(
     )
 
 
-def test_a_model_is_told_by_runs_of_its_own_however_many_others_ran_since(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A suite evaluates each model in a run of its own: what others ran is no history of this one."""
-    store = Store(str(tmp_path / "store"))
-    rng = np.random.default_rng(1)
-    first = (rng.random(ITEMS) < 0.7).astype(float)
-    recorded(store, "before", first, 1.0)
-    recorded(store, "now", np.where(rng.random(ITEMS) < 0.1, 1 - first, first), 2.0)
-    for number in range(12):
-        recorded(store, f"other-{number}", first, 3.0 + number, model="another")
-    recorded(store, "failed", first, 20.0, status="failed")
-    (pair,) = planned(capsys, config(tmp_path), "--store", store.uri, "--margin", 0.05)["pairs"]
-    assert pair["source"] == "from 200 items of before and now"
-    assert pair["designs"][0]["cost"]["prompt_tokens"]
-
-
 def planned(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[str, Any]:
     capsys.readouterr()
     with pytest.raises(SystemExit) as ended:
@@ -125,13 +108,34 @@ def test_without_history_a_share_of_items_is_assumed_to_differ(
     assert not single["fits"]
 
 
+def two_nights() -> tuple[Any, Any]:
+    """Scores of two runs of a model, of which one item in ten differs."""
+    rng = np.random.default_rng(1)
+    first = (rng.random(ITEMS) < 0.7).astype(float)
+    return first, np.where(rng.random(ITEMS) < 0.1, 1 - first, first)
+
+
+def test_a_model_is_told_by_runs_of_its_own_however_many_others_ran_since(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A suite evaluates each model in a run of its own: what others ran is no history of this one."""
+    store = Store(str(tmp_path / "store"))
+    first, second = two_nights()
+    recorded(store, "before", first, 1.0)
+    recorded(store, "now", second, 2.0)
+    for number in range(12):
+        recorded(store, f"other-{number}", first, 3.0 + number, model="another")
+    recorded(store, "failed", first, 20.0, status="failed")
+    (pair,) = planned(capsys, config(tmp_path), "--store", store.uri, "--margin", 0.05)["pairs"]
+    assert pair["source"] == "from 200 items of before and now"
+    assert pair["designs"][0]["cost"]["prompt_tokens"]
+
+
 def test_the_last_two_runs_tell_how_items_differ_and_what_a_request_takes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = Store(str(tmp_path / "store"))
-    rng = np.random.default_rng(1)
-    first = (rng.random(ITEMS) < 0.7).astype(float)
-    second = np.where(rng.random(ITEMS) < 0.1, 1 - first, first)
+    first, second = two_nights()
     recorded(store, "old", 1 - first, 1.0)
     recorded(store, "before", first, 2.0)
     recorded(store, "now", second, 3.0)

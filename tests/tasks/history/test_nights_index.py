@@ -1,11 +1,23 @@
-"""However many nights there were, reading them opens one file and the records that are newer than it."""
+"""However many nights there were, reading them opens one file and the records that are newer than it, and one
+night's evaluations are opened by their names."""
 
+import shutil
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from tasks.history.nights import INDEX, LOOSE_NIGHTS, Night, past_nights, read_nights, record_night
+from tasks.comparison.runs import open_night
+from tasks.history.layout import FORGOTTEN, RUNS
+from tasks.history.nights import (
+    INDEX,
+    LOOSE_NIGHTS,
+    Night,
+    NightEvaluation,
+    past_nights,
+    read_nights,
+    record_night,
+)
 from tasks.store.storage import Store
 
 NIGHTS = 300
@@ -108,3 +120,28 @@ def test_nights_of_a_store_that_nobody_may_write_are_read_all_the_same(
 
     monkeypatch.setattr(Store, "put_document", refused)
     assert len(read_nights(store, "night").found) == NIGHTS
+
+
+RUN = "first-a77e42f5"
+WRITTEN = Path(__file__).parents[2] / "fixtures" / "store-0.1.0" / "store"
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["kept", "forgotten"])
+def test_a_nights_evaluations_are_opened_without_a_look_at_all_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: bool
+) -> None:
+    """A folder that happens to have a run's name is none of the night's, wherever the command is called."""
+    store = Store(str(shutil.copytree(WRITTEN, tmp_path / "store")))
+    if not kept:
+        forgotten = tmp_path / "store" / FORGOTTEN
+        forgotten.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "store" / RUNS / f"{RUN}.json").rename(forgotten / f"{RUN}.json")
+    (tmp_path / RUN).mkdir()
+    monkeypatch.chdir(tmp_path)
+    listed: list[str] = []
+    monkeypatch.setattr(Store, "entries", lambda _, folder: listed.append(folder) or [])
+    evaluations = tuple(NightEvaluation(name=name, run_id=name) for name in (RUN, "gone"))
+    (opened,) = open_night(night(1).model_copy(update={"evaluations": evaluations}), store).values()
+    assert opened.manifest["run_id"] == RUN
+    assert opened.results
+    assert listed == []
