@@ -1,4 +1,4 @@
-"""What many cells cost, and many pairs: ``python -m bench.wide`` prints two tables.
+"""What many cells cost, and many pairs: ``python -m bench.wide`` prints the table.
 
     python -m bench.wide [--benchmarks 15,60] [--models 3] [--items 100000] [--pairs 5,20]
 
