@@ -43,7 +43,8 @@ def load(step: Step[LoadSetup], workspace: Workspace) -> Iterator[pa.RecordBatch
 
 def keep_ahead(step: Step[LoadSetup], rows: Iterable[pa.RecordBatch], held: int) -> None:
     """Has the step take these rows, unless too much waits already; ``held`` bytes of memory are theirs."""
-    if sum(waiting for _, waiting in _ahead.values()) + held <= AHEAD_BYTES:
+    ahead = list(_ahead.values())  # copied at once: another run of this process may take its own meanwhile
+    if sum(waiting for _, waiting in ahead) + held <= AHEAD_BYTES:
         _ahead[digest(step.identity)] = rows, held
 
 

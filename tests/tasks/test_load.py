@@ -66,3 +66,22 @@ def test_no_more_waits_than_memory_bears(
     (tmp_path / "items.jsonl").write_text('{"id": "0", "question": "0?", "answer": "0"}\n')
     assert loaded(other, tmp_path).num_rows == 1
     assert loaded(step, tmp_path).num_rows == 3_000
+
+
+def test_what_is_taken_while_more_is_kept_does_not_disturb(
+    step: Step[LoadSetup], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that loads in one thread, and one that is checked in another."""
+
+    class TakenMeanwhile(int):
+        def __radd__(self, other: int) -> int:
+            stage._ahead.pop("taken", None)
+            return other + int(self)
+
+    ahead: dict[str, tuple[list[pa.RecordBatch], int]] = {
+        name: ([], TakenMeanwhile(1)) for name in ("taken", "kept")
+    }
+    monkeypatch.setattr(stage, "_ahead", ahead)
+    keep_ahead(step, [], 1)
+    assert len(ahead) == 2
+    assert "taken" not in ahead

@@ -253,12 +253,13 @@ class Stats:
         ``asked_again`` counts requests beyond the first of equal ones, ``answered_again`` those of them
         that had been answered before.
         """
+        answers = list(self._answers.values())  # copied at once: the server's thread counts on
         return {
             "received": self.received,
             "answered": self.answered,
             "distinct": len(self._asked),
             "asked_again": self.received - len(self._asked),
-            "answered_again": sum(count - 1 for count in self._answers.values() if count > 1),
+            "answered_again": sum(count - 1 for count in answers if count > 1),
             "most_often_asked": max(self._asked.values(), default=0),
             "seconds": self.last - self.first if self.first is not None and self.answered else 0.0,
             "in_flight": self.in_flight,

@@ -9,6 +9,7 @@ import pytest
 
 from tasks.models.demo.answering import Draw, in_digits, last_question, respond, shown, solve
 from tasks.models.demo.options import Faults
+from tasks.models.demo.server import Stats
 
 PROBLEMS = [
     json.loads(line)
@@ -104,3 +105,16 @@ def test_the_server_lists_its_model_and_counts(served):
     with urllib.request.urlopen(f"{serving.base_url}/models") as answer:
         assert [entry["id"] for entry in json.load(answer)["data"]] == ["m"]
     assert serving.stats()["received"] == 0
+
+
+def test_counts_are_read_while_requests_come():
+    stats = Stats()
+
+    class AnsweredMeanwhile(int):
+        def __gt__(self, other):
+            stats.answer(stats.arrive("/", str(stats.received).encode()))
+            return int(self) > other
+
+    for number in range(3):
+        stats._answers[bytes([number])] = AnsweredMeanwhile(2)
+    assert stats.snapshot()["answered_again"] == 3

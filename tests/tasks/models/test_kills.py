@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -80,12 +81,17 @@ class Clients:
     def __init__(self, process: "subprocess.Popen[str]") -> None:
         self._process = process
         self._client = 0
+        self._unheard = False  # of a client that a test which failed has left behind
 
     def start(
         self, folder: Path, base_url: str, count: int, asker: str | None = None, later: float = 0,
         most_bytes: int = 0, **limits: float,
     ) -> None:  # fmt: skip
         """Starts a client; its clock is some seconds ``later``, and its files hold so many bytes at most."""
+        if self._unheard:
+            with suppress(ProcessLookupError):
+                os.kill(self._client, signal.SIGKILL)
+            self.said()
         order = {"folder": str(folder), "base_url": base_url, "count": count, "asker": asker}
         order |= {"window": WINDOW, "later": later, "most_bytes": most_bytes, "limits": limits}
         told, said = self._process.stdin, self._process.stdout
@@ -94,9 +100,11 @@ class Clients:
         told.write(json.dumps(order) + "\n")
         told.flush()
         self._client = int(said.readline())
+        self._unheard = True
 
     def said(self) -> dict[str, Any] | None:
         """What the client came to, once it has ended; None where it was killed."""
+        self._unheard = False
         assert self._process.stdout is not None
         line = self._process.stdout.readline().strip()
         if line:
