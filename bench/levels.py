@@ -295,6 +295,34 @@ def _uneven_passed(losses: Losses, rng: Rng, rounds: int) -> float:
     return passed / rounds
 
 
+def skewed_gates() -> Iterator[Rate]:
+    """Gates over numbers without a range that lose the margin on average, most items little and a few much.
+
+    What a sample has not met of such a tail no test can know (Bahadur and Savage 1956), so the promise is the
+    level itself, twice what a gate allows elsewhere: items, equal clusters of ten, and clusters of 1 to 19.
+    """
+    for form in ("items", "clusters of 10", "clusters of 1 to 19"):
+        for units in (20, 42, 100):
+            for kind in ("exponential", "lognormal"):
+                measured = partial(_skewed_passed, form, units, kind)
+                name = f"numbers, {kind} losses, {units} {form}"
+                yield Rate("gate, wrong pass, no range", name, measured, LEVEL, rounds=2_000)
+
+
+def _skewed_passed(form: str, units: int, kind: str, rng: Rng, rounds: int, margin: float = 0.1) -> float:
+    passed = 0
+    for _ in range(rounds):
+        count = {"items": np.ones(units, int), "clusters of 10": np.full(units, 10)}.get(form)
+        groups = np.repeat(np.arange(units), rng.integers(1, 20, units) if count is None else count)
+        lost = rng.exponential(1, units) if kind == "exponential" else np.exp(rng.normal(-0.5, 1, units))
+        base = rng.normal(0, 0.5, len(groups))
+        change = -margin * lost[groups] + rng.normal(0, 0.05, len(groups))
+        first, second = (ItemColumn(own, own.reshape(-1, 1)) for own in (base, base + change))
+        made = compare_items(MEAN, first, second, None if form == "items" else groups, FEW)
+        passed += decide(made, margin, LEVEL).verdict in ("pass", "worse")
+    return passed / rounds
+
+
 def canaries() -> Iterator[Rate]:
     """Canaries: how often a change of a share of the answers is noticed, and how often none is."""
     for count, changed, bound in ((5, 0.5, 0.8), (29, 0.1, 0.8), (40, 0.1, 0.9)):
@@ -335,7 +363,7 @@ def _unrated(count: int, rng: Rng, rounds: int, silent: bool, models: int = 12) 
     return found / rounds
 
 
-FAMILIES = (drifts, quantiles, unpaired, shared_calibrations, uneven_gates, canaries, arenas)
+FAMILIES = (drifts, quantiles, unpaired, shared_calibrations, uneven_gates, skewed_gates, canaries, arenas)
 
 
 def rates(*families: str) -> list[Rate]:
