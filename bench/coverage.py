@@ -5,9 +5,9 @@ Each setting draws data sets with a fixed seed, asks for the default interval of
 truth lies inside. ``make test-slow`` holds the bounds.
 """
 
+import argparse
 import math
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Any
@@ -600,9 +600,27 @@ def row(one: Coverage) -> str:
     )
 
 
-if __name__ == "__main__":
-    rounds, families = int(sys.argv[1]) if sys.argv[1:] else None, sys.argv[2:]
+def chosen(prog: str, about: str, families: Sequence[Callable[[], object]]) -> tuple[int, list[str]]:
+    """Of a command line ``[ROUNDS [FAMILY …]]``: the data sets a setting, 0 for as many as it says, and the
+    names of the families, all of them without any."""
+    names = [family.__name__ for family in families]
+    parser = argparse.ArgumentParser(prog=prog, description=about)
+    parser.add_argument("rounds", nargs="?", type=int, default=0, help="0: as many as each setting says")
+    parser.add_argument("families", nargs="*", metavar="family", help=", ".join(names))
+    asked = parser.parse_args()
+    if unknown := [name for name in asked.families if name not in names]:
+        parser.error(f"no family {', '.join(unknown)}; there are {', '.join(names)}")
+    return asked.rounds, asked.families or names
+
+
+def main() -> None:
+    """Prints the table, each row as soon as it is known."""
+    rounds, names = chosen("python -m bench.coverage", "What the default intervals cover.", FAMILIES)
     print(HEADER, flush=True)
     for family in FAMILIES:
-        for setting in family() if not families or family.__name__ in families else ():
+        for setting in family() if family.__name__ in names else ():
             print(row(measure(replace(setting, rounds=rounds or setting.rounds))), flush=True)
+
+
+if __name__ == "__main__":
+    main()

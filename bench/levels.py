@@ -7,14 +7,13 @@ least the share that the docs promise.
 """
 
 import math
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
-from bench.coverage import MEAN, SHARE, UNEVEN
+from bench.coverage import MEAN, SHARE, UNEVEN, chosen
 from bench.judges import verdicts
 from metrics.aggregation import build_aggregation
 from metrics.config import StatisticsConfig
@@ -387,7 +386,7 @@ def line(one: Measured) -> str:
 
 def main() -> None:
     """Prints the table, each row as soon as it is known."""
-    rounds, families = int(sys.argv[1]) if sys.argv[1:] else 0, sys.argv[2:]
+    rounds, families = chosen("python -m bench.levels", "How often tests are wrong, and find.", FAMILIES)
     print("| what | setting | data sets | share | bound | holds |\n|---|---|---|---|---|---|")
     for one in rates(*families):
         print(line(measure(one, rounds)), flush=True)
