@@ -145,7 +145,8 @@ class Cluster:
 
 @contextmanager
 def dask_cluster(environment: dict[str, str]) -> Iterator[Cluster]:
-    """A cluster of two workers of one core, as ``dask`` starts one."""
+    """A cluster of two workers of one core, which do not watch what they compute (docs/operations.md)."""
+    environment = environment | {"DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED": "false"}
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

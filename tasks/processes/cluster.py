@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+import dask
 from distributed import Client, LocalCluster, WorkerPlugin
 from distributed.comm.registry import backends
 
@@ -29,6 +30,8 @@ from tasks.store.fingerprint import whole_code
 OpenClient = Callable[[], AbstractContextManager[Any]]
 """A block that has a client of a cluster. Opening it may take long."""
 PLUGIN: Final = "nightjar: stages imported"
+_UNWATCHED: Final = {"distributed.worker.profile.enabled": False}
+"""Workers otherwise look a hundred times a second at what they compute, for a page of Dask's."""
 
 
 def cluster_at(address: str) -> OpenClient:
@@ -53,7 +56,8 @@ def cluster_at(address: str) -> OpenClient:
 def _local_cluster() -> Any:
     # With certificates of its own: whoever reaches a scheduler without can run code as this user.
     own: dict[str, Any] = {"security": True, "dashboard_address": "127.0.0.1:0"}
-    return LocalCluster(n_workers=cores(), threads_per_worker=1, **own)  # type: ignore[no-untyped-call]
+    with dask.config.set(_UNWATCHED):
+        return LocalCluster(n_workers=cores(), threads_per_worker=1, **own)  # type: ignore[no-untyped-call]
 
 
 @contextmanager

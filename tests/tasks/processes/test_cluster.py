@@ -97,6 +97,18 @@ def _replied(call: bytes) -> bytes:
     return reply_to(call)
 
 
+def watched(dask_worker: Any) -> bool:
+    return "profile" in dask_worker.periodic_callbacks
+
+
+def test_workers_of_a_cluster_that_is_started_here_do_not_watch_what_they_compute(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cluster, "cores", lambda: 1)
+    with cluster.cluster_at("")() as client:
+        assert list(client.run(watched).values()) == [False]
+
+
 def test_a_cluster_that_is_not_there_is_told_where_it_is_wanted() -> None:
     @contextmanager
     def nowhere() -> Iterator[Any]:
