@@ -147,9 +147,27 @@ class Labelled:
             return counted.informedness, sum(counted.noise)
         if self.human_variance <= 0:
             return 0.0, math.inf
-        slope = self.covariance / self.human_variance
-        left = max(self.judged_variance - slope**2 * self.human_variance, 0.0)
-        return slope, left / self.human_variance / max(self.people - 2, 1)
+        return self._slope(self.human_variance, self.judged_variance)
+
+    @property
+    def steepest_response(self) -> tuple[float, float]:
+        """The most that the judge's grade may rise with what people mean, and the variance of that.
+
+        A grade is a coarse reading of an answer, and people err as well: that flattens ``response``, the
+        regression on their grades. The other one, of their grades on the judge's, turned over, is as much too
+        steep as the judge is noisy; what is true lies between the two (Frisch 1934, Statistical Confluence
+        Analysis). Verdicts are what they are: there it is ``response``.
+        """
+        if self.calibration is not None or self.covariance <= 0:
+            return self.response
+        flat, noise = self._slope(self.judged_variance, self.human_variance)
+        return 1 / flat, noise / flat**4
+
+    def _slope(self, of: float, other: float) -> tuple[float, float]:
+        """The regression of grades with variance ``other`` on those with variance ``of``, and its variance."""
+        slope = self.covariance / of
+        left = max(other - slope**2 * of, 0.0)
+        return slope, left / of / max(self.people - 2, 1)
 
     @property
     def _verdicts(self) -> bool:

@@ -2,8 +2,8 @@
 
 Runs that share one calibration share its errors too: the difference of the judge's own numbers then decides,
 divided by the judge's response: by how much its grades rise with people's, which for verdicts is its
-informedness. That holds as far as the judge errs on both runs' answers alike; people's labels of one run's
-answers rectify that run only. With a calibration each, of the run's own answers, nothing is assumed, and both
+informedness, and for grades known between two ends only. That holds as far as the judge errs on both runs'
+answers alike; people's labels of one run's answers rectify that run only. With a calibration each, of the run's own answers, nothing is assumed, and both
 calibrations add to the error.
 """
 
@@ -72,6 +72,11 @@ class Correction:
         if isinstance(self.by, Labelled):
             return self.by.response
         return self.by.informedness, sum(self.by.noise)
+
+    @property
+    def steepest_response(self) -> tuple[float, float]:
+        """As ``response``, if people's grades err too."""
+        return self.by.steepest_response if isinstance(self.by, Labelled) else self.response
 
     @property
     def doubt_of_both(self) -> str | None:
@@ -201,9 +206,11 @@ def _label(correction: Correction, runs: Runs) -> Remedy:
 
 def _shared(plain: Comparison, correction: Correction, options: StatisticsConfig) -> tuple[Difference, float]:
     """One calibration: the judge's difference, over its response. Whether there is any difference does not
-    depend on the calibration, how large it is does (Fieller 1954)."""
+    depend on the calibration, how large it is does (Fieller 1954). No difference is ruled out that some
+    response between the flattest and the steepest explains."""
     said = "; ".join(filter(None, (SHARED, plain.warning)))
     (informed, noise), width = correction.response, _width(correction)
+    responses, steepest = (correction.response, correction.steepest_response), correction.steepest_response[0]
     difference = plain.difference / informed
     inner = plain.chance
     if plain.ends is None or inner is None:
@@ -214,7 +221,12 @@ def _shared(plain: Comparison, correction: Correction, options: StatisticsConfig
     squared = ((high - low) / (2 * normal_quantile(options.ci_level))) ** 2
 
     def chance(value: float) -> float:
-        apart = _NORMAL.inv_cdf(1 - max(inner(value * informed), 1e-15) / 2)
+        if abs(plain.difference / steepest) < abs(value) < abs(difference) and value * difference > 0:
+            return 1.0
+        return max(chance_by(value, *response) for response in responses)
+
+    def chance_by(value: float, slope: float, noise: float) -> float:
+        apart = _NORMAL.inv_cdf(1 - max(inner(value * slope), 1e-15) / 2)
         widened = math.sqrt(1 + value**2 * noise / squared) if squared > 0 else math.inf
         return math.erfc(apart / widened / math.sqrt(2))
 

@@ -96,6 +96,22 @@ def test_one_calibration_of_peoples_verdicts_passes_no_real_loss(
     assert covered / rounds >= 0.93 - 3 * math.sqrt(0.05 * 0.95 / rounds)
 
 
+def test_one_calibration_of_grades_says_no_size_that_peoples_own_errors_explain() -> None:
+    """Grades are coarse, so the judge's rise less with people's than with what both mean: many answers would
+    make every loss of just the margin a regression."""
+    rng = np.random.default_rng(9)
+    known = Correction(Labelled.of(*grades(rng, 20_000, 3.5, 0.3, 0.5), FIVE), "a")
+    runs = [column(grades(rng, 200_000, level, 0.3, 0.5)[1]) for level in (3.5, 3.0)]
+    made = compare_corrected((runs[0], runs[1]), (known, known), None, OPTIONS)
+    loss = mean_grade(3.5) - mean_grade(3.0)
+    assert made.difference < -loss * 1.05  # by the regression alone
+    assert made.ci_low < -loss < made.ci_high
+    assert made.chance(-loss) == 1
+    assert decide(made, loss, 0.05).verdict == "inconclusive"
+    assert decide(made, loss / 2, 0.05).verdict == "regression"
+    assert made.p_value < 0.05
+
+
 def test_runs_of_one_calibration_print_their_own_rates_and_what_would_decide() -> None:
     rng = np.random.default_rng(7)
     known = Correction(Labelled.of(*verdicts(rng, 200, 0.7, 0.7, 0.7)), "a")
