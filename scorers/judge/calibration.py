@@ -164,7 +164,7 @@ class Labelled:
         return 1 / flat, noise / flat**4
 
     def _slope(self, of: float, other: float) -> tuple[float, float]:
-        """The regression of grades with variance ``other`` on those with variance ``of``, and its variance."""
+        """The regression of grades of variance ``other`` on those of variance ``of``, and its variance."""
         slope = self.covariance / of
         left = max(other - slope**2 * of, 0.0)
         return slope, left / of / max(self.people - 2, 1)

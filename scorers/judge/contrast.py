@@ -2,9 +2,9 @@
 
 Runs that share one calibration share its errors too: the difference of the judge's own numbers then decides,
 divided by the judge's response: by how much its grades rise with people's, which for verdicts is its
-informedness, and for grades known between two ends only. That holds as far as the judge errs on both runs'
-answers alike; people's labels of one run's answers rectify that run only. With a calibration each, of the run's own answers, nothing is assumed, and both
-calibrations add to the error.
+informedness, and for grades is known between two ends only. That holds as far as the judge errs on both
+runs' answers alike; people's labels of one run's answers rectify that run only. With a calibration each, of
+the run's own answers, nothing is assumed, and both calibrations add to the error.
 """
 
 import math
