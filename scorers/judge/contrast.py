@@ -10,7 +10,6 @@ the run's own answers, nothing is assumed, and both calibrations add to the erro
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -32,7 +31,6 @@ SHARED = (
     "people's, which holds as far as it errs on both alike; a calibration of each run's own answers assumes "
     "less"
 )
-_NORMAL = NormalDist()
 _STEPS = 60
 _MOST_LABELS = 1 << 24
 _FAR = 1e6  # standard errors, where a grade has no range
@@ -226,9 +224,9 @@ def _shared(plain: Comparison, correction: Correction, options: StatisticsConfig
         return max(chance_by(value, *response) for response in responses)
 
     def chance_by(value: float, slope: float, noise: float) -> float:
-        apart = _NORMAL.inv_cdf(1 - max(inner(value * slope), 1e-15) / 2)
+        # The judge's own test, of a deviation that is the smaller the less the response is known.
         widened = math.sqrt(1 + value**2 * noise / squared) if squared > 0 else math.inf
-        return math.erfc(apart / widened / math.sqrt(2))
+        return inner(plain.difference + (value * slope - plain.difference) / widened)
 
     def ends(level: float) -> tuple[float, float]:
         return _end(chance, difference, -farthest, 1 - level), _end(chance, difference, farthest, 1 - level)
