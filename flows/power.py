@@ -11,7 +11,7 @@ samples take away is measured by repeats; where it was not, the numbers are a ra
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
@@ -26,7 +26,7 @@ from flows.plan.fields import benchmark_fields
 from metrics.aggregation import build_aggregation
 from metrics.config import StatisticsConfig
 from metrics.errors import NightjarError
-from metrics.statistics.clusters import numbered
+from metrics.statistics.clusters import FEW_NUMBERS, numbered
 from metrics.statistics.formulas import Sampled, influences
 from metrics.statistics.gate import PairSpread
 from metrics.statistics.power import POWER
@@ -142,6 +142,8 @@ def _pair_power(
         share = ASSUMED if asked.differ is None else asked.differ
         known = _Known.of_total(share, 1, 1.0, f"{ASSUMES}: {share:.0%} of the items differ")
     spreads = known.greedy(samples) if greedy else known.spreads
+    if not all(map(math.isfinite, ends)):
+        spreads = tuple(replace(one, least=FEW_NUMBERS) for one in spreads)
     answers = 1 if greedy else samples
     decides = max(one.margin(asked.items, answers, asked.alpha, asked.power) for one in spreads)
     finds = max(

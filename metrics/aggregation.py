@@ -30,11 +30,13 @@ class ErrorRule(ABC):
     """How the error bar of an aggregate is found, as an object that knows what it needs. Those that there
     are stand in ``metrics.statistics.rules``.
 
-    ``averages``: the value is the mean of the items' numbers, so that tests of means apply. ``silent``:
-    nothing sound is known, and there is no error bar.
+    ``averages``: the value is the mean of the items' numbers, so that tests of means apply. ``ordered``: it
+    lies where their order says, and one number far away does not move it. ``silent``: nothing sound is known,
+    and there is no error bar.
     """
 
     averages: ClassVar[bool] = False
+    ordered: ClassVar[bool] = False
     silent: ClassVar[bool] = False
 
     @abstractmethod

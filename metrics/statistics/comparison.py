@@ -9,7 +9,15 @@ import numpy as np
 
 from metrics.aggregation import Aggregation
 from metrics.errors import MetricError
-from metrics.statistics.clusters import Crossed, alike_variance, counts, numbered, sizes, too_few_to_pass
+from metrics.statistics.clusters import (
+    Crossed,
+    alike_variance,
+    counts,
+    numbered,
+    sizes,
+    too_few_to_pass,
+    too_few_without_a_range,
+)
 from metrics.statistics.differences import (
     Chance,
     Difference,
@@ -129,7 +137,7 @@ def compare_items(
         warning=found.warning,
         ends=found.ends,
         chance=found.chance,
-        too_few=too_few_to_pass(groups),
+        too_few=too_few_units(aggregation, (base, candidate), (groups, groups)),
     )
 
 
@@ -166,6 +174,21 @@ def _difference(
     if groups is not None and groups.ndim == 2:
         return _by_crossed(second - first, groups, options, width)
     return _by_permutation(second - first, groups, options, width)
+
+
+def too_few_units(
+    aggregation: Aggregation, runs: tuple[ItemColumn, ItemColumn], groups: tuple[Ints | None, Ints | None]
+) -> str | None:
+    """Why no gate passes on items, or clusters, that are so few in one of the runs."""
+    few = next(filter(None, map(too_few_to_pass, groups)), None)
+    ordered = aggregation.rule is not None and aggregation.rule.ordered
+    if few is not None or ordered or not all(map(len, runs)):
+        return few
+    ends = range_of(aggregation, *map(score_column, runs)) if aggregation.averages else aggregation.bounds
+    if all(map(math.isfinite, ends)):
+        return None
+    found = (too_few_without_a_range(own, len(run)) for own, run in zip(groups, runs, strict=True))
+    return next(filter(None, found), None)
 
 
 def range_of(aggregation: Aggregation, first: Floats, second: Floats) -> tuple[float, float]:

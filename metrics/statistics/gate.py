@@ -130,12 +130,13 @@ class PairSpread:
 
     ``items`` is the variance that stays however often an item is asked, ``sampling`` what one sample adds to
     it in both runs together, and shrinks with the samples. ``width`` is the range of an item's numbers,
-    infinite where it is not known.
+    infinite where it is not known. ``least`` are the items that a gate passes on at all.
     """
 
     items: float
     sampling: float
     width: float = math.inf
+    least: int = 0
 
     def variance(self, samples: int) -> float:
         """Of an item's difference, each side being the mean of so many samples."""
@@ -143,7 +144,7 @@ class PairSpread:
 
     def margin(self, items: int, samples: int, alpha: float, power: float = POWER) -> float:
         """The margin that a comparison of so many items decides; NaN where none could be."""
-        if items < units_needed(alpha):
+        if items < self._fewest(alpha):
             return math.nan
         within, beyond = reaches(items - 1.0, alpha, power)
         varied = self._smoothed(items, samples)
@@ -168,6 +169,9 @@ class PairSpread:
         varied = self._smoothed(items, samples) + grows * margin
         return margin + (squared * grows + math.sqrt((squared * grows) ** 2 + 4 * squared * varied)) / 2
 
+    def _fewest(self, alpha: float) -> int:
+        return max(units_needed(alpha), self.least)
+
     def _smoothed(self, items: int, samples: int) -> float:
         """The variance with a difference in it that was not seen yet, and may be there."""
         varied = self.variance(samples)
@@ -180,7 +184,7 @@ class PairSpread:
         """The fewest items that decide a margin; None where no number does."""
         if margin <= 0:
             return None
-        high = units_needed(alpha)
+        high = self._fewest(alpha)
         while not self.margin(high, samples, alpha, power) <= margin:
             high *= 2
             if high > _MOST:

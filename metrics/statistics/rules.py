@@ -247,6 +247,7 @@ class QuantileRule(Rule):
     """Of the q-quantile of the items' numbers, q from 0 to 1."""
 
     q: float
+    ordered: ClassVar[bool] = True
     stderr = "Maritz–Jarrett (the bootstrap's variance, exactly); clustered: Woodruff"
     interval = "between order statistics; clustered: Woodruff"
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from metrics.aggregation import Aggregation
-from metrics.statistics.clusters import counts, effective, numbered, too_few_to_pass
-from metrics.statistics.comparison import Comparison, range_of
+from metrics.statistics.clusters import counts, effective, numbered
+from metrics.statistics.comparison import Comparison, range_of, too_few_units
 from metrics.statistics.differences import (
     Difference,
     ItemColumn,
@@ -75,7 +75,7 @@ def compare_unpaired(
         warning="; ".join(filter(None, (UNPAIRED, found.warning))),
         ends=found.ends,
         chance=found.chance,
-        too_few=next(filter(None, map(too_few_to_pass, groups)), None),
+        too_few=too_few_units(aggregation, runs, groups),
     )
 
 

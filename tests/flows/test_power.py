@@ -246,6 +246,24 @@ def test_a_loss_beyond_the_range_of_the_metric_is_not_spoken_of(
     assert "regression" not in out
 
 
+def test_few_numbers_without_a_range_can_rule_out_no_loss(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As a gate over them says."""
+    (tmp_path / "own.py").write_text(
+        "def worth(predictions, references):\n    return [7.5 for _ in predictions]\n"
+    )
+    path = config(tmp_path, metric_list=["own.py:worth"])
+    store = Store(str(tmp_path / "store"))
+    values = np.random.default_rng(3).normal(7.5, 0.01, ITEMS)
+    recorded(store, "only", values, 1.0, metric="worth")
+    asked = (path, "--store", store.uri, "--margin", 0.5)
+    (few,) = planned(capsys, *asked, "--limit", 49)["pairs"]
+    (enough,) = planned(capsys, *asked, "--limit", 50)["pairs"]
+    assert (few["decides"], few["designs"][0]["items"]) == (None, 50)
+    assert enough["decides"] < 0.05
+
+
 def test_a_dry_run_says_the_same(evaluate: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = config(tmp_path)
     dry = evaluate(path, "--dry-run", "--json").document

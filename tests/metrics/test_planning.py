@@ -37,6 +37,13 @@ def test_the_fewest_items_are_the_fewest() -> None:
     assert math.isnan(spread.margin(5, 1, 0.05))  # five items reach no level
 
 
+def test_no_plan_has_fewer_items_than_a_gate_passes_on() -> None:
+    spread = PairSpread(0.0, 0.001, least=40)
+    assert math.isnan(spread.margin(39, 1, 0.05))
+    assert spread.items_for(0.5, 1, 0.05) == 40
+    assert spread.loss_found(0.02, 39, 1, 0.05) > 0.02  # a regression is told of fewer
+
+
 @pytest.mark.parametrize("n", [50, 100, 400])
 def test_the_margin_that_is_planned_is_one_that_runs_without_a_difference_pass(n: int) -> None:
     """Nor is a gate decided by fewer items than the gate itself asks for."""

@@ -1,0 +1,69 @@
+"""Numbers without a range: what a tail holds that few of them have not met, a gate can't rule out."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from metrics.aggregation import build_aggregation
+from metrics.config import StatisticsConfig
+from metrics.statistics.comparison import Comparison, compare_items
+from metrics.statistics.differences import ItemColumn
+from metrics.statistics.gate import decide
+from metrics.statistics.unpaired import compare_unpaired
+
+FAST = StatisticsConfig(bootstrap_iters=200)
+
+
+def runs(n: int, loss: float = 0.0, share: bool = False) -> tuple[ItemColumn, ItemColumn]:
+    """A base and a candidate that differ by little and lose ``loss``; ``share``: all in 0 to 1."""
+    rng = np.random.default_rng(n)
+    base = rng.uniform(0.4, 0.6, n) if share else -2 + rng.normal(0, 0.5, n)
+    both = base, base - loss + rng.normal(0, 0.01, n)
+    first, second = (ItemColumn(own, own.reshape(-1, 1)) for own in both)
+    return first, second
+
+
+def compared(name: str, both: tuple[ItemColumn, ItemColumn], clusters: Any = None) -> Comparison:
+    return compare_items(build_aggregation(name), *both, clusters, FAST)
+
+
+@pytest.mark.parametrize("name", ["mean", "perplexity"])
+@pytest.mark.parametrize("clustered", [False, True])
+@pytest.mark.parametrize("units", [20, 49, 50])
+def test_no_gate_passes_on_few_numbers_without_a_range_and_a_loss_is_still_told(
+    name: str, clustered: bool, units: int
+) -> None:
+    """Twenty lognormal losses passed .067 of losses of the margin, of which .05 may pass."""
+    each = 5 if clustered else 1
+    clusters = np.repeat(np.arange(units), each) if clustered else None
+    higher = name == "mean"
+    same = compared(name, runs(units * each), clusters)
+    lost = compared(name, runs(units * each, loss=1.0), clusters)
+    assert decide(same, 0.3, 0.05, higher_is_better=higher).verdict == (
+        "inconclusive" if units < 50 else "pass"
+    )
+    assert decide(lost, 0.3, 0.05, higher_is_better=higher).verdict == "regression"
+    what = "clusters of numbers" if clustered else "numbers"
+    needs = "it takes 50, or a metric that declares its range"
+    said = f"{units} {what} without a range are too few to rule out a loss: {needs}"
+    assert same.too_few == (said if units < 50 else None)
+
+
+def test_a_known_range_and_a_median_bound_what_an_unseen_item_does() -> None:
+    ranged = compare_items(
+        replace(build_aggregation("mean"), bounds=(0.0, 1.0)), *runs(20, share=True), None, FAST
+    )
+    assert ranged.too_few is None
+    assert decide(ranged, 0.3, 0.05).verdict == "pass"
+    middle = compared("median", tuple(ItemColumn(own.value, values=own.value) for own in runs(20)))  # type: ignore[arg-type]
+    assert middle.too_few is None
+
+
+def test_of_two_runs_without_common_items_each_needs_as_many() -> None:
+    (few, _), (many, _) = runs(49), runs(60)
+    made = compare_unpaired(build_aggregation("mean"), (few, many), (None, None), FAST)
+    assert str(made.too_few).startswith("49 numbers without a range")
+    made = compare_unpaired(build_aggregation("mean"), (many, many), (None, None), FAST)
+    assert made.too_few is None
