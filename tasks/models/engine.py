@@ -292,7 +292,7 @@ class Engine:
             try:
                 while len(replies) < len(calls):
                     replies.append(await self._attempt(calls[len(replies)], start, attempts))
-                return _read(codec, requests, replies, attempts.count)
+                return _read(codec, requests, replies, attempts.count, self._state.writer.asked)
             except TransientError as error:
                 # What is wrong inside a reply is seen only when it is read: then the last call is made again.
                 del replies[len(calls) - 1 :]
@@ -381,13 +381,17 @@ def _calls(codec: Codec, requests: Sequence[Request]) -> Sequence[Call]:
 
 
 def _read(
-    codec: Codec, requests: Sequence[Request], replies: Sequence[Reply], attempts: int
+    codec: Codec,
+    requests: Sequence[Request],
+    replies: Sequence[Reply],
+    attempts: int,
+    asked: Mapping[str, Any] | None = None,
 ) -> list[KeptAnswer]:
     """The answers in the replies, all of which can be kept; whatever else a reply makes its reader raise is
     a malformed answer to these requests, and no fault of the run.
     """
     try:
-        return codec.answers(requests, replies, attempts)
+        return codec.answers(requests, replies, attempts, asked)
     except RequestError:
         raise
     except Exception as error:

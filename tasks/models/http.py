@@ -64,6 +64,7 @@ class HttpTransport:
         self.redaction = Redaction(key)
         self._proxy = proxy_for(base_url)
         self._wire = wire or Wire()
+        self._largest = largest_body()
         self._session = aiohttp.ClientSession(
             # The concurrency limiter decides how many are in flight; the pool only must never be smaller.
             connector=StaggeredConnector(connections),
@@ -191,7 +192,11 @@ class HttpTransport:
         await self._session.close()
 
     async def _json_body(self, response: aiohttp.ClientResponse) -> Mapping[str, Any]:
-        content = await body_within_limit(response.content.iter_any())
+        told, packed = response.content_length, "Content-Encoding" in response.headers
+        if told is not None and told <= self._largest and not packed:
+            content = await response.read()
+        else:
+            content = await body_within_limit(response.content.iter_any())
         if response.status != 200:
             raise self._failure(response, content)
         return self.redaction.read(self._wire.body, content)

@@ -234,13 +234,20 @@ class Codec(ABC):
         return groups
 
     def answers(
-        self, requests: Sequence[Request], replies: Sequence[Reply], attempts: int
+        self,
+        requests: Sequence[Request],
+        replies: Sequence[Reply],
+        attempts: int,
+        asked: Mapping[str, Any] | None = None,
     ) -> list[KeptAnswer]:
-        """One answer a request, as it is kept and as it is read now; raises TransientError."""
+        """One answer a request, as it is kept and as it is read now; ``asked`` says in which night and by
+        whom, None: its writer will. Raises TransientError."""
         parts = self.parts(requests, replies)
         facts = provenance(replies[-1]) if replies else {"arrived": time.time()}
         facts["inference_time"] = sum(reply.seconds for reply in replies)
         facts["attempts"] = attempts
+        if asked is not None:
+            facts |= {"asked_at": facts["arrived"] - facts["inference_time"], **asked}
         answers = []
         for request, part in zip(requests, parts, strict=True):
             read = answer_in(self, request, part)
@@ -301,8 +308,7 @@ def usage_of(body: Mapping[str, Any], parts: int) -> list[dict[str, int | None]]
 
 def _count(usage: Any, name: str) -> int | None:
     value = usage.get(name) if isinstance(usage, dict) else None
-    counts = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < IMPLAUSIBLE_COUNT
-    return value if counts else None
+    return value if type(value) is int and 0 <= value < IMPLAUSIBLE_COUNT else None  # True is no count
 
 
 def text_or_none(value: Any) -> str | None:

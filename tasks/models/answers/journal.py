@@ -47,8 +47,8 @@ class AnswerWriter:
         self, kept: ModelAnswers, journal_dir: Path, night: str | None = None, asker: str | None = None
     ) -> None:
         self._kept = kept
-        self._night = night
-        self._asker = asker
+        self.asked = {"night": night, "asker": asker}
+        """What an answer of this run says of who asked."""
         self._folder = journal_dir / kept.identity[:32]
         self._journal: Journal | None = None
         self._pending: list[KeptAnswer] = []
@@ -60,11 +60,11 @@ class AnswerWriter:
         """Logs an answer; from here on no crash of the process loses it. Raises StoreError."""
         if self._journal is None:
             self._journal = Journal(self._folder)
-        asked: dict[str, Any] = {"asker": self._asker}
         if not answer.asked_at:
-            asked["asked_at"] = answer.arrived - (answer.inference_time or 0.0)
-            asked["night"] = self._night
-        answer = replace(answer, **asked)
+            asked_at = answer.arrived - (answer.inference_time or 0.0)
+            answer = replace(answer, asked_at=asked_at, **self.asked)
+        elif answer.asker != self.asked["asker"]:
+            answer = replace(answer, asker=self.asked["asker"])
         self._bytes += self._journal.append(answer)
         self._pending.append(answer)
 

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Sequence
 from typing import Any
+from uuid import uuid4
 
 import orjson
 import pyarrow as pa
@@ -575,7 +576,7 @@ def test_a_batch_is_filled_until_a_limit_and_the_rest_is_not_asked(
 ):
     server, url = started(kind)
     asked = model(kind, url, {"wait": "24h"})
-    told: dict[str, Any] = {"sampling": ANSWER, "price": HALF, "limits": limits, "account": url}
+    told: dict[str, Any] = {"sampling": ANSWER, "price": HALF, "limits": limits, "account": uuid4().hex}
     found = waited(asked, rows(10), bench.answers, bench.options(**told))
     assert 3 <= found.requests <= 5
     sent = send_jobs(asked, rows(10), bench.answers, bench.options(**told))
@@ -590,7 +591,7 @@ def test_a_batch_is_filled_until_a_limit_and_the_rest_is_not_asked(
 
 def test_what_one_batch_may_use_is_not_there_for_another_model(started: Any, bench: Any):
     _server, url = started("openai", looks=10**6)
-    told: dict[str, Any] = {"sampling": ANSWER, "limits": RunLimits(max_tokens=1_000), "account": url}
+    told: dict[str, Any] = {"sampling": ANSWER, "limits": RunLimits(max_tokens=1_000), "account": uuid4().hex}
     first = model("openai", url, {"wait": "24h"})
     other = model("openai", url, {"wait": "24h"}, model="other")
     found = send_jobs(first, rows(5), bench.answers, bench.options(**told))
@@ -618,7 +619,7 @@ def test_what_came_of_a_batch_counts_as_it_was_used(started: Any, bench: Any):
     """An answer of the server has 1,100 tokens with its prompt, and may have 5,000."""
     server, url = started("openai")
     limits = RunLimits(max_tokens=11_500)
-    told: dict[str, Any] = {"sampling": {"max_tokens": 5_000}, "limits": limits, "account": url}
+    told: dict[str, Any] = {"sampling": {"max_tokens": 5_000}, "limits": limits, "account": uuid4().hex}
     asked = model("openai", url, {"wait": "24h"})
     first = by_batch(bench, asked, rows(2), **told)
     assert first.tally.batched == 2
@@ -630,7 +631,7 @@ def test_without_a_limit_of_tokens_an_answer_is_taken_to_have_some(started: Any,
     limits = RunLimits(max_tokens=10_000)
     for kind, most in (("openai", 40), ("anthropic", 2)):
         _server, url = started(kind, looks=10**6)
-        told: dict[str, Any] = {"limits": limits, "account": url}
+        told: dict[str, Any] = {"limits": limits, "account": uuid4().hex}
         found = send_jobs(model(kind, url, {"wait": "24h"}), rows(50), bench.answers, bench.options(**told))
         assert 0 < found.requests <= most
         assert found.left_out is not None
@@ -640,7 +641,7 @@ def test_a_limit_that_is_reached_sends_no_batch_and_leaves_those_that_were_sent(
     server, url = started("openai", looks=10**6)
     asked = model("openai", url, {"wait": "24h"})
     names = send_jobs(asked, rows(3), bench.answers, bench.options()).names
-    told: dict[str, Any] = {"limits": RunLimits(max_tokens=1), "account": url}
+    told: dict[str, Any] = {"limits": RunLimits(max_tokens=1), "account": uuid4().hex}
     found = send_jobs(asked, rows(6), bench.answers, bench.options(**told))
     assert found.names == names
     assert found.left_out == "not asked: limits.max_tokens of 1 was reached"
