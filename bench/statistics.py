@@ -40,14 +40,12 @@ def tables(rng: Rng) -> Iterator[tuple[str, Aggregation, Any]]:
     errors = np.stack([rng.binomial(length, 0.1), length], axis=2).astype(np.float64)
     yield "WER", build_aggregation("wer"), errors
     yield "F1", build_aggregation("f1"), np.eye(4)[rng.integers(0, 4, (2, ITEMS))]
-    labels = rng.integers(0, 30, ITEMS)
-    given = np.where(rng.random((2, ITEMS)) < 0.7, labels, rng.integers(0, 30, (2, ITEMS)))
     macro = build_aggregation("f1", {"average": "macro"})
-    yield (
-        "macro F1 of 30 labels",
-        macro,
-        [list(zip(labels.tolist(), own, strict=True)) for own in given.tolist()],
-    )
+    for count in (30, 100):
+        labels = rng.integers(0, count, ITEMS)
+        given = np.where(rng.random((2, ITEMS)) < 0.7, labels, rng.integers(0, count, (2, ITEMS)))
+        pairs = [list(zip(labels.tolist(), own, strict=True)) for own in given.tolist()]
+        yield f"macro F1 of {count} labels", macro, pairs
     yield "perplexity", build_aggregation("perplexity"), rng.normal(-2, 0.5, (2, ITEMS, 1))
     yield "median", build_aggregation("median"), rng.exponential(1, (2, ITEMS))
     own = build_aggregation("own.py:fn", None, lambda _: lambda values: float(np.mean(values)))

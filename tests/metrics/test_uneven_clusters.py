@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bench.coverage import LOW, SHARE, UNEVEN, measure, uneven_clusters
-from bench.levels import Losses
+from bench.levels import WIDE, Losses
 from metrics.aggregation import build_aggregation
 from metrics.config import StatisticsConfig
 from metrics.statistics.clusters import alike_variance
@@ -82,7 +82,7 @@ def test_a_gate_is_not_sure_where_the_largest_clusters_happen_to_lose_nothing(ki
     losses = Losses(UNEVEN["Zipf sizes, 101"].astype(int), kind, 0.1)
     rng, rounds, passed = np.random.default_rng(6), 200, 0
     for _ in range(rounds):
-        made = compare_items(MEAN if losses.numbers else SHARE, *losses.draw(rng), losses.groups, FAST)
+        made = compare_items(WIDE if losses.numbers else SHARE, *losses.draw(rng), losses.groups, FAST)
         passed += decide(made, losses.margin, 0.05).verdict in ("pass", "worse")
     assert passed / rounds <= 0.025 + 3 * math.sqrt(0.025 * 0.975 / rounds)
 
