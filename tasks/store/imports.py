@@ -14,6 +14,7 @@ import re
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -133,14 +134,17 @@ def _parse(text: bytes) -> Imports:
 
 def _at_run_time(tree: ast.AST) -> Iterator[ast.AST]:
     """Every node but those below ``if TYPE_CHECKING:``, which never run."""
-    for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING"):
-            for other in node.orelse:
-                yield other
-                yield from _at_run_time(other)
-            continue
-        yield node
-        yield from _at_run_time(node)
+    waiting = deque([tree])
+    while waiting:
+        node = waiting.popleft()
+        unseen = node.orelse if isinstance(node, ast.If) and _type_checking(node.test) else None
+        for child in ast.iter_child_nodes(node) if unseen is None else unseen:
+            yield child
+            waiting.append(child)
+
+
+def _type_checking(test: ast.expr) -> bool:
+    return ast.unparse(test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
 
 
 def _called(node: ast.Call) -> str:
