@@ -47,7 +47,7 @@ class AnswerWriter:
         self, kept: ModelAnswers, journal_dir: Path, night: str | None = None, asker: str | None = None
     ) -> None:
         self._kept = kept
-        self.asked = {"night": night, "asker": asker}
+        self.asked: dict[str, Any] = {"night": night, "asker": asker}
         """What an answer of this run says of who asked."""
         self._folder = journal_dir / kept.identity[:32]
         self._journal: Journal | None = None
