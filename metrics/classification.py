@@ -222,7 +222,7 @@ def pair_table(
         steps=steps if by_label else None,
     )
     table = np.zeros((len(values), sums.k))
-    if by_label and (np.diff(rows) > 0).all():  # one pair an item: four times as fast as adding
+    if by_label and (np.diff(rows) > 0).all():  # one pair an item
         table[rows] = weights[:, None] * steps[places]
     elif by_label:
         np.add.at(table, rows, weights[:, None] * steps[places])
