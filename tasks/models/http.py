@@ -165,8 +165,8 @@ class HttpTransport:
                     *whole, rest = (rest + piece).split(b"\n")
                     for line in filter(bytes.strip, whole):
                         yield line
-                    if len(rest) > largest_body():
-                        raise _too_large(largest_body())
+                    if len(rest) > self._largest:
+                        raise _too_large(self._largest)
                 if rest.strip():
                     yield rest
         except (aiohttp.ClientError, OSError) as error:
@@ -206,7 +206,7 @@ class HttpTransport:
 
     async def _streamed_body(self, response: aiohttp.ClientResponse) -> Mapping[str, Any]:
         answer, lines = self._wire.stream(), self._wire.events()
-        size, limit = 0, largest_body()
+        size, limit = 0, self._largest
         async for piece in response.content.iter_any():
             size += len(piece)
             if size > limit:

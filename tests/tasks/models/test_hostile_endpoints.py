@@ -120,6 +120,22 @@ def test_a_body_that_unpacks_to_more_than_the_limit_is_malformed(
     assert len(send(base_url, client)["choices"][0]["message"]["content"]) == 70_000_000
 
 
+@pytest.mark.parametrize("client", ["http", "openai"])
+@pytest.mark.parametrize("beyond", [0, 1])
+def test_a_body_that_says_its_length_may_be_as_long_as_the_limit(
+    endpoint: Any, client: str, beyond: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NIGHTJAR_MAX_BODY_MB", "1")
+    body = json.dumps(ANSWER).encode()
+    body += b" " * (1_000_000 + beyond - len(body))
+    base_url, _ = endpoint(lambda handler: reply(handler, body))
+    if not beyond:
+        assert send(base_url, client)["choices"] == ANSWER["choices"]
+        return
+    with pytest.raises(MalformedBody, match="larger than 1 MB"):
+        send(base_url, client)
+
+
 def test_a_list_of_models_has_the_limit_too(endpoint: Any) -> None:
     packed = gzip.compress(json.dumps({"data": []}).encode() + b" " * 70_000_000)
     base_url, _ = endpoint(lambda handler: reply(handler, packed, Content_Encoding="gzip"))

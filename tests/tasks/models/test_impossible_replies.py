@@ -95,7 +95,7 @@ def test_choices_of_a_batch_come_in_any_order() -> None:
     assert [answer.ll for answer in answers] == [-1.0, -2.0]
 
 
-@pytest.mark.parametrize("index", [1, 7, -1, True])
+@pytest.mark.parametrize("index", [1, 7, -1, True, False, 0.0])
 def test_a_choice_alone_whose_index_was_not_asked_for_is_malformed(index: Any) -> None:
     with pytest.raises(MalformedBody, match="index"):
         likelihoods([echoed(-1.0, index=index)])

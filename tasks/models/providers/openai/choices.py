@@ -19,8 +19,6 @@ def ordered_choices(body: Mapping[str, Any], asked: int, alike: bool = False) ->
     if not all(isinstance(choice, Mapping) for choice in choices):
         raise MalformedBody("a choice of the answer is not a JSON object")
     indexes = [choice.get("index") for choice in choices]
-    if indexes == [0] and indexes[0] is not False:  # nearly every reply
-        return choices
     if (alike or asked == 1) and all(index is None for index in indexes):
         return choices
     counts = [index for index in indexes if isinstance(index, int) and not isinstance(index, bool)]
