@@ -27,6 +27,7 @@ from metrics.aggregation import build_aggregation
 from metrics.config import StatisticsConfig
 from metrics.errors import NightjarError
 from metrics.statistics.clusters import FEW_NUMBERS, numbered
+from metrics.statistics.comparison import range_of
 from metrics.statistics.formulas import Sampled, influences
 from metrics.statistics.gate import PairSpread
 from metrics.statistics.power import POWER
@@ -142,7 +143,7 @@ def _pair_power(
         share = ASSUMED if asked.differ is None else asked.differ
         known = _Known.of_total(share, 1, 1.0, f"{ASSUMES}: {share:.0%} of the items differ")
     spreads = known.greedy(samples) if greedy else known.spreads
-    if not all(map(math.isfinite, ends)):
+    if not (all(map(math.isfinite, ends)) or history.right_or_wrong(config.name, name, pair)):
         spreads = tuple(replace(one, least=FEW_NUMBERS) for one in spreads)
     answers = 1 if greedy else samples
     decides = max(one.margin(asked.items, answers, asked.alpha, asked.power) for one in spreads)
@@ -284,7 +285,7 @@ class History:
 
     def spread(self, benchmark: str, model: str, pair: str, shares: bool) -> _Known | None:
         """The spread that the runs tell, and how; None where they don't."""
-        found = ((run, row) for run in self.runs(benchmark, model) if (row := _row(run, model, pair)))
+        found = self._rows(benchmark, model, pair)
         run, newest = next(found, (None, None))
         if run is None or newest is None or not newest["n_items"] or newest["stderr"] is None:
             return None
@@ -313,6 +314,19 @@ class History:
         if not shares:
             return _Known((PairSpread(unrelated, 0.0, width),), source)
         return _Known.of_total(unrelated, samples, width, source)
+
+    def _rows(self, benchmark: str, model: str, pair: str) -> Iterator[tuple[ComparedRun, Mapping[str, Any]]]:
+        """The model's last runs that have the pair, with its row."""
+        return ((run, row) for run in self.runs(benchmark, model) if (row := _row(run, model, pair)))
+
+    def right_or_wrong(self, benchmark: str, model: str, pair: str) -> bool:
+        """Whether the numbers of the last run are 0 and 1, which a gate takes for their range."""
+        found = self._rows(benchmark, model, pair)
+        run, newest = next(found, (None, None))
+        if run is None or newest is None or (group := run.groups.get(result_key(newest))) is None:
+            return False
+        values = group.value
+        return len(values) > 0 and math.isfinite(range_of(build_aggregation("mean"), values, values)[0])
 
     def _second(
         self, candidate: ComparedRun, newest: Mapping[str, Any], earlier: Iterator[ComparedRun]

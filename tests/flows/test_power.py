@@ -48,10 +48,11 @@ def recorded(
     tally: Any = None,
     stopped: Any = None,
     model: str = "own",
+    metric: str = "exact_match",
     **numbers: Any,
 ) -> None:
     """A run of the benchmark in the history, whose requests took 100 and 50 tokens each."""
-    pair = PAIR | {"facets": json.dumps({"model_name": model})}
+    pair = PAIR | {"facets": json.dumps({"model_name": model}), "metric": metric}
     tally = {
         "requests": ITEMS, "sent": ITEMS, "prompt_tokens": 100 * ITEMS, "completion_tokens": 50 * ITEMS,
     } | (tally or {})  # fmt: skip
@@ -262,6 +263,10 @@ def test_few_numbers_without_a_range_can_rule_out_no_loss(
     (enough,) = planned(capsys, *asked, "--limit", 50)["pairs"]
     assert (few["decides"], few["designs"][0]["items"]) == (None, 50)
     assert enough["decides"] < 0.05
+    # Zeros and ones are their own range, to a gate as well.
+    recorded(store, "later", np.arange(ITEMS) % 2, 2.0, metric="worth")
+    (counted,) = planned(capsys, *asked, "--limit", 39)["pairs"]
+    assert counted["decides"] is not None
 
 
 def test_a_dry_run_says_the_same(evaluate: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
