@@ -50,6 +50,7 @@ def tables(rng: Rng) -> Iterator[tuple[str, Aggregation, Any]]:
     yield "median", build_aggregation("median"), rng.exponential(1, (2, ITEMS))
     own = build_aggregation("own.py:fn", None, lambda _: lambda values: float(np.mean(values)))
     yield "own function", own, rng.exponential(1, (2, ITEMS))
+    yield "own function that differs", own, rng.exponential([[1.0], [1.2]], (2, ITEMS))
 
 
 def _column(run: Any, sums: bool) -> ItemColumn:

@@ -136,6 +136,13 @@ class Aggregation:
             raise MetricError(f"aggregation {self.name!r} must return a number, not {type(result).__name__}")
         return float(result)
 
+    def drawable(self, values: Values) -> Values:
+        """The values as draws pick rows of them. A user's function takes a list: its objects are made once
+        here, and not in every draw."""
+        if self.function is None:
+            return values
+        return np.fromiter(values, dtype=object, count=len(values))
+
     def of_total(self, total: Floats, n: float) -> float:
         """The aggregate of n items whose statistics sum to ``total`` (k,); NaN for none."""
         if n == 0:
@@ -253,7 +260,7 @@ def user_aggregation(
 
     def combine(values: Values) -> float:
         try:
-            result: float = function(list(values), **bound)
+            result: float = function(_as_list(values), **bound)
         except Exception as error:
             raise MetricError(f"aggregation {called!r} failed: {described(error)}") from error
         return result
@@ -268,6 +275,14 @@ def user_aggregation(
         parameters=bound,
         function=function,
     )
+
+
+def _as_list(values: Values) -> list[Any]:
+    """A list of its own for each call; of numbers those of numpy, which divide by zero without an error."""
+    if isinstance(values, np.ndarray) and values.dtype == object:
+        values = values.tolist()
+        return values
+    return list(values)
 
 
 def number_column(values: Sequence[Any], name: str) -> Floats:

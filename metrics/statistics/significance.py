@@ -18,7 +18,7 @@ from metrics.types import Floats, Ints
 
 _EXACT_UNITS = 16  # up to here all sign patterns are tried
 _COUNTED = 75  # a binomial draw costs as much as the signs of so many units
-_WORK = 400_000_000  # signs at most, or some tenths of a second
+_WORK = 200_000_000  # signs at most, or some tenths of a second
 _FEWEST_DRAWS = 10_000
 
 
