@@ -280,8 +280,8 @@ def user_aggregation(
 def _as_list(values: Values) -> list[Any]:
     """A list of its own for each call; of numbers those of numpy, which divide by zero without an error."""
     if isinstance(values, np.ndarray) and values.dtype == object:
-        values = values.tolist()
-        return values
+        own: list[Any] = values.tolist()
+        return own
     return list(values)
 
 

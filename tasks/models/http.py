@@ -252,7 +252,7 @@ def _connection_error(error: aiohttp.ClientError | OSError, timeout: float) -> R
 
 @lru_cache(maxsize=64)
 def _timeouts(timeout: float) -> aiohttp.ClientTimeout:
-    return aiohttp.ClientTimeout(total=timeout, connect=min(timeout, CONNECT_TIMEOUT))
+    return aiohttp.ClientTimeout(total=timeout, sock_connect=min(timeout, CONNECT_TIMEOUT))
 
 
 def _reason(error: BaseException) -> str:

@@ -57,7 +57,7 @@ class Request:
     keeps_space: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, as the others that each request makes: that costs three times as much
 class Answer:
     """What a reply says to one request.
 
@@ -87,7 +87,7 @@ class Answer:
     reasoning_tokens: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class KeptAnswer:
     """The answer to one request, as it is kept under the request's key.
 
@@ -173,7 +173,7 @@ class Call:
         return canonical_json(self.body)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Reply:
     """A parsed JSON body, as it would come without streaming, and the seconds that it took."""
 
@@ -287,7 +287,7 @@ def provenance(reply: Reply) -> dict[str, Any]:
 def usage_of(body: Mapping[str, Any], parts: int) -> list[dict[str, int | None]]:
     """The reply's token counts divided over its answers, so that their sum is what was used."""
     usage = body.get("usage")
-    usage = usage if isinstance(usage, Mapping) else {}
+    usage = usage if isinstance(usage, dict) else {}
     counts = {
         "prompt_tokens": _count(usage, "prompt_tokens"),
         "completion_tokens": _count(usage, "completion_tokens"),

@@ -29,7 +29,7 @@ from metrics.errors import NightjarError
 from metrics.metric import Metric
 from scorers.base import Batch, SampleScores, Scorer
 from scorers.config import Program, ProgramOutcome
-from tasks.models.answers.journal import FLUSH_SECONDS, Journal, restore
+from tasks.models.answers.journal import FLUSH_SECONDS, Journal, encode, restore
 from tasks.models.answers.segments import AnswerStore, ModelAnswers, Segment
 from tasks.models.records import KeptAnswer, Lookup
 from tasks.sandboxes.interpreters import interpreter_at
@@ -185,7 +185,7 @@ class OutcomeStore:
         with self._lock:
             if self._journal is None:
                 self._journal = Journal(self._folder)
-            self._journal.append(kept)
+            self._journal.append(encode(kept))
             self._pending.append(kept)
 
     def flush_in_time(self) -> None:

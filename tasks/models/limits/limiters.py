@@ -25,7 +25,7 @@ SLOWER = 3.0
 """Latency counts as rising beyond this multiple of what it was."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class AttemptOutcome:
     """How an attempt ended, as far as the limiter learns from it; ``seconds`` is what it took."""
 

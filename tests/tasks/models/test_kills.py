@@ -15,10 +15,11 @@ from typing import Any
 
 import pytest
 
-from tasks.models.answers.journal import Journal, decode, encode, recover, restore
+from tasks.models.answers.journal import AnswerWriter, Journal, decode, encode, recover, restore
 from tasks.models.answers.segments import AnswerStore, ModelAnswers, claim_keys
 from tasks.models.config import ModelConfig
 from tasks.models.demo.server import serve
+from tasks.models.http import HttpTransport
 from tasks.models.providers.provider import provider_of
 from tasks.models.records import KeptAnswer
 from tasks.models.respond import Inference
@@ -242,6 +243,37 @@ def test_an_unwritable_store_is_an_error_and_the_journal_keeps_the_answers(
     assert serving.stats()["received"] == 50
 
 
+def test_what_a_kill_would_have_asked_again_is_never_more_than_may_be_in_flight(
+    bench, served, endpoint, problems, monkeypatch
+):
+    """Answers of one turn of the loop are logged together: nothing is asked in their place before that."""
+    taken, logged, asked, most = 0, 0, 0, 0
+    append, log, send = AnswerWriter.append, Journal.append, HttpTransport.send
+
+    def count_taken(self: AnswerWriter, answer: KeptAnswer) -> None:
+        nonlocal taken
+        append(self, answer)
+        taken += 1
+
+    def count_logged(self: Journal, lines: bytes) -> None:
+        nonlocal logged
+        log(self, lines)
+        logged += lines.count(b"\n")
+
+    async def look(self: HttpTransport, call: Any, timeout: float) -> Any:
+        nonlocal asked, most
+        asked += 1
+        most = max(most, asked - logged)
+        return await send(self, call, timeout)
+
+    monkeypatch.setattr(AnswerWriter, "append", count_taken)
+    monkeypatch.setattr(Journal, "append", count_logged)
+    monkeypatch.setattr(HttpTransport, "send", look)
+    outcome = bench.ask(endpoint(served(latency=0.01), max_concurrency=WINDOW), problems(400))
+    assert (taken, logged, outcome.tally.answered) == (400, 400, 400)
+    assert most <= WINDOW
+
+
 def test_a_journal_folder_that_cannot_be_made_is_a_clear_error(bench, served, endpoint, problems):
     (bench.folder / "journal").write_text("a file in the way")
     with pytest.raises(StoreError, match="can't write answers"):
@@ -262,8 +294,8 @@ def test_a_journal_line_round_trips():
 @pytest.mark.parametrize("cut", [1, 20, 60])
 def test_a_torn_last_line_is_passed_over(tmp_path, cut):
     journal = Journal(tmp_path)
-    journal.append(answer(1))
-    journal.append(answer(2))
+    journal.append(encode(answer(1)))
+    journal.append(encode(answer(2)))
     journal.release()
     os.truncate(journal.path, journal.path.stat().st_size - cut)
     ((answers, orphan),) = recover(tmp_path)
@@ -273,7 +305,7 @@ def test_a_torn_last_line_is_passed_over(tmp_path, cut):
 
 def test_a_living_process_keeps_its_journal(tmp_path):
     journal = Journal(tmp_path)
-    journal.append(answer(1))
+    journal.append(encode(answer(1)))
     assert list(recover(tmp_path)) == []
     journal.release()
     ((answers, orphan),) = recover(tmp_path)
@@ -285,7 +317,7 @@ def test_a_living_process_keeps_its_journal(tmp_path):
 def test_restoring_twice_stores_once(tmp_path):
     kept: ModelAnswers = AnswerStore(Store(str(tmp_path / "store"))).of_model("a" * 64)
     journal = Journal(tmp_path / "journal" / ("a" * 32))
-    journal.append(answer(1))
+    journal.append(encode(answer(1)))
     journal.release()
     assert restore(kept, tmp_path / "journal") == 1
     assert restore(kept, tmp_path / "journal") == 0
@@ -313,7 +345,7 @@ DAMAGED = [
 def test_a_damaged_line_is_set_aside_by_name_and_the_others_are_kept(tmp_path, caplog, line):
     kept: ModelAnswers = AnswerStore(Store(str(tmp_path / "store"))).of_model("a" * 64)
     journal = Journal(tmp_path / "journal" / ("a" * 32))
-    journal.append(answer(1))
+    journal.append(encode(answer(1)))
     journal.release()
     with journal.path.open("ab") as file:
         file.write(line + b"\n" + encode(answer(2)))
@@ -339,7 +371,7 @@ def test_what_another_worker_answered_and_could_not_store_is_not_asked_for_again
             until(lambda: len(list(claims.rglob("*.json"))) == 2, "both have claimed")
             journal = Journal(options.journal_dir / inference.kept.identity[:32])
             for key in keys:
-                journal.append(KeptAnswer(key, "ok", response="kept", arrived=time.time()))
+                journal.append(encode(KeptAnswer(key, "ok", response="kept", arrived=time.time())))
             journal.release()  # the store is full, or the process is killed
         outcome = second.result(60)
     assert outcome.column("response") == ["kept"] * 3
