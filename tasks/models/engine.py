@@ -226,8 +226,8 @@ class Engine:
                 return
             for answer in await self._ask(codec, requests):
                 self._record(answer)
-            await asyncio.sleep(0)  # the journal has them before anything is asked in their place
             self._state.stopped = self._state.stopped or self._state.limit_reached()
+            await self._state.writer.logged()  # before anything is asked in their place
 
     def _record(self, answer: KeptAnswer, batched: bool = False) -> None:
         state = self._state

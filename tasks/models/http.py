@@ -31,7 +31,7 @@ from tasks.models.signing import Sign
 from tasks.models.wire import ModelListing, Wire, json_object, kept_headers, unreadable
 
 HEADERS = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
-CONNECT_TIMEOUT = 15.0
+CONNECT_SECONDS = 15.0
 LARGEST_BODY_MB = 64
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
@@ -252,7 +252,9 @@ def _connection_error(error: aiohttp.ClientError | OSError, timeout: float) -> R
 
 @lru_cache(maxsize=64)
 def _timeouts(timeout: float) -> aiohttp.ClientTimeout:
-    return aiohttp.ClientTimeout(total=timeout, sock_connect=min(timeout, CONNECT_TIMEOUT))
+    return aiohttp.ClientTimeout(
+        total=timeout
+    )  # a new connection has a limit of its own: ``CONNECT_SECONDS``
 
 
 def _reason(error: BaseException) -> str:
@@ -267,7 +269,8 @@ RAMP_SECONDS = 0.5
 
 
 class StaggeredConnector(aiohttp.TCPConnector):
-    """A pool of at most ``connections``, opened ``GAP_SECONDS`` apart; a large pool's closer together.
+    """A pool of at most ``connections``, opened ``GAP_SECONDS`` apart; a large pool's closer together. Each
+    has ``CONNECT_SECONDS``, names, proxy and TLS included.
 
     Python's own ``http.server`` keeps five connections waiting and drops what comes beyond them; who is
     dropped is not told and waits for minutes. It does not accept dozens at once, but accepts the same dozens
@@ -285,4 +288,10 @@ class StaggeredConnector(aiohttp.TCPConnector):
         self._free_at = opens_at + self._gap
         if opens_at > now:
             await asyncio.sleep(opens_at - now)
-        return await super()._create_connection(*arguments, **options)
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS) as limit:
+                return await super()._create_connection(*arguments, **options)
+        except TimeoutError as error:
+            if limit.expired():
+                raise ConnectionFault(f"no connection within {CONNECT_SECONDS:g} s") from error
+            raise

@@ -51,7 +51,9 @@ def short_run_name(name: str) -> str:
     return _RUN_ID.sub(r"\1…", name)
 
 
-@dataclass(frozen=True)
+@dataclass(
+    slots=True
+)  # not frozen, as SampleView: there is one a response, and that costs three times as much
 class ResponseView:
     """One response, or what came instead of it.
 
@@ -115,7 +117,7 @@ class LabelView:
     details: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class SampleView:
     """One item asked of one model with one prompt template, with everything that came of it.
 

@@ -77,9 +77,15 @@ class AnswerWriter:
         self._bytes += len(line)
         self._pending.append(answer)
 
+    async def logged(self) -> None:
+        """Returns once the loop has turned and the answers so far are logged; raises StoreError where they
+        could not be."""
+        await asyncio.sleep(0)
+        self._raise_fault()
+
     def _log(self) -> None:
-        """Writes what has come since the last time to the journal; what went wrong is raised by whoever uses
-        the writer next."""
+        """Writes what has come since the last time to the journal; what goes wrong is for whoever uses the
+        writer next."""
         lines, self._lines = self._lines, []
         if not lines:
             return
@@ -100,18 +106,20 @@ class AnswerWriter:
         async with self._busy:
             self._log()
             journal, answers = self._journal, self._pending
-            if journal is None:
+            if not answers:
                 self._raise_fault()
                 return
             self._journal, self._pending, self._bytes = None, [], 0
             try:
                 segment = await asyncio.to_thread(self._kept.write, answers)
             except BaseException:
-                journal.release()
+                if journal is not None:
+                    journal.release()
                 raise
             self._segments.append(segment)
-            journal.remove()
-            self._raise_fault()
+            if journal is not None:
+                journal.remove()
+            self._raise_fault()  # what could not be logged is stored all the same
 
     def _raise_fault(self) -> None:
         if self._fault is not None:

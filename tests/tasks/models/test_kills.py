@@ -1,5 +1,6 @@
 """What survives SIGKILL, a full disk, and a store that can't be written."""
 
+import asyncio
 import json
 import os
 import shutil
@@ -18,7 +19,9 @@ import pytest
 from tasks.models.answers.journal import AnswerWriter, Journal, decode, encode, recover, restore
 from tasks.models.answers.segments import AnswerStore, ModelAnswers, claim_keys
 from tasks.models.config import ModelConfig
+from tasks.models.demo.options import Faults
 from tasks.models.demo.server import serve
+from tasks.models.errors import TransientError
 from tasks.models.http import HttpTransport
 from tasks.models.providers.provider import provider_of
 from tasks.models.records import KeptAnswer
@@ -243,11 +246,14 @@ def test_an_unwritable_store_is_an_error_and_the_journal_keeps_the_answers(
     assert serving.stats()["received"] == 50
 
 
+@pytest.mark.parametrize("window", [1, 4, WINDOW, 64])
+@pytest.mark.parametrize("failing", [0.0, 0.04])
 def test_what_a_kill_would_have_asked_again_is_never_more_than_may_be_in_flight(
-    bench, served, endpoint, problems, monkeypatch
+    bench, served, endpoint, problems, monkeypatch, window, failing
 ):
-    """Answers of one turn of the loop are logged together: nothing is asked in their place before that."""
-    taken, logged, asked, most = 0, 0, 0, 0
+    """Answers of one turn of the loop are logged together: nothing is asked in their place before that, by
+    who waits for a place neither."""
+    taken, logged, asked, failed, most = 0, 0, 0, 0, 0
     append, log, send = AnswerWriter.append, Journal.append, HttpTransport.send
 
     def count_taken(self: AnswerWriter, answer: KeptAnswer) -> None:
@@ -261,17 +267,42 @@ def test_what_a_kill_would_have_asked_again_is_never_more_than_may_be_in_flight(
         logged += lines.count(b"\n")
 
     async def look(self: HttpTransport, call: Any, timeout: float) -> Any:
-        nonlocal asked, most
+        nonlocal asked, failed, most
         asked += 1
-        most = max(most, asked - logged)
-        return await send(self, call, timeout)
+        most = max(most, asked - failed - logged)
+        try:
+            return await send(self, call, timeout)
+        except TransientError:
+            failed += 1
+            raise
 
     monkeypatch.setattr(AnswerWriter, "append", count_taken)
     monkeypatch.setattr(Journal, "append", count_logged)
     monkeypatch.setattr(HttpTransport, "send", look)
-    outcome = bench.ask(endpoint(served(latency=0.01), max_concurrency=WINDOW), problems(400))
-    assert (taken, logged, outcome.tally.answered) == (400, 400, 400)
-    assert most <= WINDOW
+    serving = served(Faults(error_500=failing), latency=0.002)
+    outcome = bench.ask(endpoint(serving, max_concurrency=window, max_retries=9), problems(300))
+    assert (taken, logged, outcome.tally.answered) == (300, 300, 300)
+    assert most <= window
+
+
+def test_answers_that_could_not_be_logged_are_stored_and_the_run_ends(bench, problems):
+    """The disk of the journal is full, that of the store is not."""
+
+    async def take() -> tuple[int, AnswerWriter]:
+        kept: ModelAnswers = bench.answers.of_model("a" * 64)
+        (bench.folder / "journal").write_text("a file in the way")
+        writer = AnswerWriter(kept, bench.folder / "journal")
+        for number in range(9):
+            writer.append(answer(number))
+        with pytest.raises(StoreError, match="can't write answers"):
+            await writer.logged()
+        with pytest.raises(StoreError, match="can't write answers"):
+            writer.append(answer(9))
+        with pytest.raises(StoreError, match="can't write answers"):
+            await writer.close()
+        return sum(kept.snapshot().holds([answer(number).key for number in range(10)])), writer
+
+    assert asyncio.run(take())[0] == 9
 
 
 def test_a_journal_folder_that_cannot_be_made_is_a_clear_error(bench, served, endpoint, problems):
