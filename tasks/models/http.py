@@ -252,9 +252,7 @@ def _connection_error(error: aiohttp.ClientError | OSError, timeout: float) -> R
 
 @lru_cache(maxsize=64)
 def _timeouts(timeout: float) -> aiohttp.ClientTimeout:
-    return aiohttp.ClientTimeout(
-        total=timeout
-    )  # a new connection has a limit of its own: ``CONNECT_SECONDS``
+    return aiohttp.ClientTimeout(total=timeout)  # a new connection has ``CONNECT_SECONDS`` of its own
 
 
 def _reason(error: BaseException) -> str:

@@ -51,9 +51,7 @@ def short_run_name(name: str) -> str:
     return _RUN_ID.sub(r"\1…", name)
 
 
-@dataclass(
-    slots=True
-)  # not frozen, as SampleView: there is one a response, and that costs three times as much
+@dataclass(slots=True)  # not frozen, as SampleView: of one a response that takes three times as long
 class ResponseView:
     """One response, or what came instead of it.
 
