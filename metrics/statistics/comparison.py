@@ -113,6 +113,7 @@ def compare_items(
     if len(base) != len(candidate):
         raise MetricError(f"the runs have {len(base)} and {len(candidate)} items; compare those they share")
     groups = numbered(clusters)
+    candidate = candidate.beside(base)
     tables = Tabled.of(aggregation, base), Tabled.of(aggregation, candidate)
     first, second = tables[0].value, tables[1].value
     found = _difference((base, candidate), tables, groups, options, method)

@@ -28,6 +28,28 @@ class ItemColumn:
     def __len__(self) -> int:
         return len(self.value)
 
+    def beside(self, other: "ItemColumn") -> "ItemColumn":
+        """The rows with the other run's numbers where they are the same but for rounding: sums in another
+        order are no difference, and many such ones would look like a sure one."""
+        pairs = (self.statistics, other.statistics)
+        return ItemColumn(
+            _rounded_alike(self.value, other.value),
+            pairs[0] if pairs[0] is None or pairs[1] is None else _rounded_alike(pairs[0], pairs[1]),
+            self.values,
+        )
+
+
+ROUNDING = 1e-13
+"""By what share numbers differ at most that are the same but for rounding."""
+
+
+def _rounded_alike(own: Floats, other: Floats) -> Floats:
+    if own.shape != other.shape:
+        return own
+    with np.errstate(invalid="ignore"):
+        close = np.abs(own - other) <= ROUNDING * np.maximum(np.abs(own), np.abs(other))
+    return np.where(close, other, own)
+
 
 @dataclass(frozen=True)
 class Difference:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from metrics.errors import MetricError
 from metrics.statistics.bounded import largest_move
 from metrics.statistics.clusters import Crossed, Members, alike_variance, cluster_sums, counts, sizes, wider
 from metrics.statistics.differences import (
+    ROUNDING,
     Difference,
     ItemColumn,
     Shift,
@@ -31,6 +32,7 @@ from metrics.statistics.resampling import (
     item_draws,
     resampled_totals,
     taken,
+    value_or_nan,
 )
 from metrics.statistics.rules import ConfusionRule
 from metrics.statistics.significance import sign_flip
@@ -87,7 +89,7 @@ def by_bootstrap(
         return Difference.unsaid(f"no test for {aggregation.name}")
     if ways is not None and (found := _by_crossed_jackknife(tables, ways, options)) is not None:
         return found
-    observed, draws = _resampled(tables, groups, options)
+    observed, draws, size = _resampled(tables, groups, options)
     draws = draws[np.isfinite(draws)]
     if not math.isfinite(observed) or len(draws) < 2:
         return Difference.unsaid("the difference is not finite")
@@ -96,7 +98,7 @@ def by_bootstrap(
     units = len(tables[0]) if groups is None else int(groups.max()) + 1
     widening = math.sqrt(units / (units - 1))  # resamples spread less than samples by this factor
     stderr = float(draws.std(ddof=1)) * widening
-    if stderr <= 1e-12 * max(1.0, abs(observed)):
+    if stderr <= ROUNDING * size:
         seen = observed, stderr, _differing(tables, groups), len(draws)
         return _without_spread(tables[0], groups, options, seen)
     influence = _influence_of_difference(tables, groups, units, options)
@@ -117,8 +119,18 @@ def _differing(tables: Sequence[Tabled], groups: Ints | None) -> int:
         differ = (first != second).any(axis=1)
     else:
         pairs = zip(base if base is not None else (), candidate if candidate is not None else (), strict=True)
-        differ = np.array([bool(np.any(np.not_equal(one, other))) for one, other in pairs])
+        differ = np.array([not _same(one, other) for one, other in pairs])
     return int(differ.sum()) if groups is None else len(np.unique(groups[differ]))
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two items' values are equal, whatever they are."""
+    if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
+        return np.array_equal(one, other)
+    try:
+        return bool(one == other)
+    except ValueError:  # lists of arrays
+        return False
 
 
 def _without_spread(
@@ -135,7 +147,7 @@ def _without_spread(
     observed, stderr, differing, draws = found
     units, kind = (len(run), "items") if groups is None else (int(groups.max()) + 1, "clusters")
     test = "paired bootstrap" if groups is None else "paired bootstrap, clustered"
-    p_value = 1.0 if observed == 0 else max(1 / (1 + draws), 2.0 ** (1 - units))  # as sign flips say
+    p_value = 1.0 if observed == 0 else max(1 / (1 + draws), 2.0 ** (1 - differing))  # as sign flips say
     if differing:
         said = f"{differing} of {units} {kind} differ, and every resample differs by the same"
         ends = None if observed == 0 else (lambda level: (observed, observed))
@@ -309,7 +321,8 @@ def _swapped_values(
             return 0.0
         moved = abs(second - first)
         if draw == 0:
-            observed = moved - max(1e-9 * moved, 1e-12 * abs(first))  # equal but for rounding is equal
+            rounding = 4 * np.finfo(np.float64).eps * math.sqrt(n) * abs(first)
+            observed = moved - max(1e-9 * moved, rounding)  # equal but for rounding is equal
         elif moved >= observed:
             as_much += 1
         if as_much == _ENOUGH:
@@ -350,8 +363,9 @@ _FEW_VALUES = 200  # units up to which runs change places in a function of value
 
 def _resampled(
     runs: Sequence[Tabled], groups: Ints | None, options: "StatisticsConfig"
-) -> tuple[float, Floats]:
-    """The observed difference of the second run from the first, and that of each resample."""
+) -> tuple[float, Floats, float]:
+    """The observed difference of the second run from the first, that of each resample, and how large the
+    numbers are that these are of."""
     rng = np.random.default_rng(options.seed)
     tabled = [run.tabled for run in runs]
     if any(table is None for _, table in tabled):
@@ -368,12 +382,17 @@ def _resampled(
     if base.tobytes() > candidate.tobytes():  # both directions are of the same resamples
         (first, base), (second, candidate), sign = (second, candidate), (first, base), -1
     width, joint = base.shape[1], _joined(base, candidate, groups)
-    parts = [
-        second.of_totals(totals[:, width:-1], totals[:, -1])
-        - first.of_totals(totals[:, :width], totals[:, -1])
-        for totals in resampled_totals(joint, options.bootstrap_iters, rng)
-    ]
-    return observed, sign * np.concatenate(parts)
+    parts, size = [], 0.0
+    for totals in resampled_totals(joint, options.bootstrap_iters, rng):
+        before = first.of_totals(totals[:, :width], totals[:, -1])
+        parts.append(second.of_totals(totals[:, width:-1], totals[:, -1]) - before)
+        size = max(size, _size(before))
+    return observed, sign * np.concatenate(parts), size
+
+
+def _size(numbers: Floats) -> float:
+    """The largest of the finite ones."""
+    return float(np.abs(numbers[np.isfinite(numbers)]).max(initial=0.0))
 
 
 def _joined(base: Floats, candidate: Floats, groups: Ints | None) -> Floats:
@@ -390,19 +409,18 @@ def _of_values(
     groups: Ints | None,
     draws: int,
     rng: np.random.Generator,
-) -> tuple[float, Floats]:
+) -> tuple[float, Floats, float]:
     n, crossed = len(columns[0]), groups is not None and groups.ndim == 2
     units = n if groups is None or crossed else int(groups.max()) + 1
     members = None if groups is None or crossed else Members.of(groups)
     drawable = [aggregation.drawable(column) for column in columns]
-    differences = np.empty(item_draws(n, draws))
-    for draw in range(len(differences)):
+    found = np.empty((2, item_draws(n, draws)))
+    for draw in range(found.shape[1]):
         if groups is not None and crossed:
             rows = crossed_picks(groups, rng)
         else:
             picks = rng.integers(0, units, size=units)
             rows = picks if members is None else members.rows(picks)
-        base, candidate = (aggregation.of_values(taken(column, rows)) for column in drawable)
-        differences[draw] = candidate - base
+        found[:, draw] = [value_or_nan(aggregation, taken(column, rows)) for column in drawable]
     base, candidate = (aggregation.of_values(column) for column in columns)
-    return candidate - base, differences
+    return candidate - base, found[1] - found[0], _size(found)

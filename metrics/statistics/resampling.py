@@ -26,6 +26,7 @@ MAX_ITEM_DRAWS = 800
 """Draws for a user's function of the values, each of which calls it once."""
 
 _FEWEST_ITEM_DRAWS = 400
+_ENOUGH_VALUES = 0.95  # share of the draws that have a value; below it is said
 _DRAWN_VALUES = 4_000_000  # values that all draws hand to such a function, or some tenths of a second
 
 MAX_BLOCKS = 100
@@ -80,11 +81,11 @@ def bootstrap_items(
     column = aggregation.drawable(values)
 
     def of_units(picks: Ints) -> float:
-        return aggregation.of_values(taken(column, picks if members is None else members.rows(picks)))
+        return value_or_nan(aggregation, taken(column, picks if members is None else members.rows(picks)))
 
     def drawn_value() -> float:
         if crossed is not None:
-            return aggregation.of_values(taken(column, crossed_picks(crossed, rng)))
+            return value_or_nan(aggregation, taken(column, crossed_picks(crossed, rng)))
         return of_units(rng.integers(0, units, size=units))
 
     draws = [drawn_value() for _ in range(item_draws(len(values), options.bootstrap_iters))]
@@ -99,8 +100,15 @@ def bootstrap_items(
     else:
         tail = _NORMAL.cdf(-widening * student_quantile(options.ci_level, units - 1))
         low, high = map(float, np.quantile(finite, [tail, 1 - tail]))
-    few = f"only {units} items: the error bar is a rough guide" if units < FEW_UNITS else None
-    return Spread(stderr, "bootstrap", low, high, few if groups is None else None)
+    doubts = []
+    if groups is None and units < FEW_UNITS:
+        doubts.append(f"only {units} items: the error bar is a rough guide")
+    if len(finite) < _ENOUGH_VALUES * len(draws):
+        doubts.append(
+            f"{len(draws) - len(finite)} of {len(draws)} resamples have no value: the error bar is that of "
+            "the others"
+        )
+    return Spread(stderr, "bootstrap", low, high, "; ".join(doubts) or None)
 
 
 def crossed_picks(ways: Ints, rng: np.random.Generator) -> Ints:
@@ -112,6 +120,14 @@ def crossed_picks(ways: Ints, rng: np.random.Generator) -> Ints:
         if times.any():  # of crossings that are not all there, none may be left
             return np.repeat(np.arange(len(ways)), times)
         times = np.ones(len(ways), dtype=np.int64)
+
+
+def value_or_nan(aggregation: Aggregation, values: Values) -> float:
+    """A draw's value; NaN where a function can't do with what was drawn."""
+    try:
+        return aggregation.of_values(values)
+    except MetricError:
+        return math.nan
 
 
 def item_draws(items: int, draws: int) -> int:
@@ -134,10 +150,8 @@ def _influence(of_units: Callable[[Ints], float], units: int) -> Floats | None:
     if units < 3:
         return None
     every = np.arange(units)
-    try:
-        left_out = np.array([of_units(every[every % blocks != block]) for block in range(blocks)])
-    except MetricError:
-        return None  # a function may ask for more values than a resample without one has
+    # NaN where a function asks for more values than a resample without one has.
+    left_out = np.array([of_units(every[every % blocks != block]) for block in range(blocks)])
     return left_out.mean() - left_out if np.isfinite(left_out).all() else None
 
 

@@ -1,0 +1,100 @@
+"""What is equal but for rounding is equal, and a tiny number is no rounding."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from metrics.aggregation import Aggregation, build_aggregation
+from metrics.config import StatisticsConfig
+from metrics.statistics.comparison import compare_items
+from metrics.statistics.differences import ItemColumn
+from metrics.statistics.estimate import estimate
+
+OPTIONS = StatisticsConfig(bootstrap_iters=2_000)
+
+
+def own(function: Any) -> Aggregation:
+    return build_aggregation("own.py:fn", None, lambda _: function)
+
+
+def mean(values: Any) -> float:
+    return float(sum(values) / len(values))
+
+
+KINDS: dict[str, Aggregation] = {
+    "mean": build_aggregation("mean"),
+    "median": build_aggregation("median"),
+    "percentile@90": build_aggregation("percentile@90"),
+    "perplexity": build_aggregation("perplexity"),
+    "own": own(mean),
+}
+
+
+def column(aggregation: Aggregation, values: Any) -> ItemColumn:
+    values = np.asarray(values, dtype=np.float64)
+    return ItemColumn(values, values[:, None] if aggregation.kind == "sums" else None)
+
+
+def compared(kind: str, base: Any, candidate: Any) -> Any:
+    aggregation = KINDS[kind]
+    runs = column(aggregation, base), column(aggregation, candidate)
+    return compare_items(aggregation, *runs, None, OPTIONS)
+
+
+@pytest.mark.parametrize("kind", ["mean", "median", "percentile@90", "own"])
+@pytest.mark.parametrize("scale", [1e-15, 1e-40, 1e12])
+def test_a_comparison_does_not_depend_on_the_unit(kind: str, scale: float) -> None:
+    base, candidate = np.exp(np.random.default_rng(0).normal(0, 1, (2, 60)))
+    plain, scaled = compared(kind, base, candidate), compared(kind, base * scale, candidate * scale)
+    assert scaled.p_value == pytest.approx(plain.p_value, rel=1e-6)
+    assert scaled.ci_low == pytest.approx(plain.ci_low * scale, rel=1e-6)
+    assert scaled.ci_high == pytest.approx(plain.ci_high * scale, rel=1e-6)
+    assert plain.p_value > 0.05
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+@pytest.mark.parametrize("seed", range(8))
+def test_runs_that_differ_by_rounding_do_not_differ(kind: str, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    base = rng.normal(-2, 0.5, 80)
+    found = compared(kind, base, base * (1 + 1e-15 * rng.normal(size=80)))
+    assert found.p_value == 1.0
+    assert found.warning is None or "resample" not in found.warning
+    assert found.ci_low < 0 < found.ci_high or np.isnan(found.ci_low)
+
+
+def test_numbers_that_are_all_rounded_to_one_side_do_not_differ() -> None:
+    found = compared("mean", np.full(40, 0.3), np.full(40, 0.1 + 0.2))
+    assert found.p_value == 1.0
+
+
+@pytest.mark.parametrize("kind", ["own", "median"])
+def test_a_small_change_of_large_numbers_is_a_change(kind: str) -> None:
+    base = 1e9 + np.random.default_rng(1).normal(0, 0.01, 40)
+    assert compared(kind, base, base + 3e-3).p_value < 0.05
+
+
+def test_values_of_different_lengths_can_be_compared() -> None:
+    longest = own(lambda values: float(max(map(len, values))))
+    runs = [[["a"] * (1 + (i + shift) % 3) for i in range(20)] for shift in (0, 1)]
+    base, candidate = (ItemColumn(np.full(20, np.nan), values=run) for run in runs)
+    found = compare_items(longest, base, candidate, None, OPTIONS)
+    assert found.difference == 0
+    assert found.p_value == 1.0
+
+
+def test_the_p_value_of_what_every_resample_says_minds_how_many_units_differ() -> None:
+    spread = own(lambda values: float(np.ptp(values)))
+    base, candidate = np.zeros(12), np.array([0.0, 1.0] * 6)
+    found = compare_items(spread, ItemColumn(base), ItemColumn(candidate), None, OPTIONS)
+    assert found.p_value >= 2.0**-5
+
+
+def test_a_function_that_has_no_value_for_some_resamples_keeps_its_number() -> None:
+    ratio = own(lambda values: sum(hit for hit, _ in values) / sum(size for _, size in values))
+    values = [(1, 1), (1, 2)] + [(0, 0)] * 8
+    found = estimate(ratio, None, values, None, OPTIONS)
+    assert found.value == pytest.approx(2 / 3)
+    assert found.warning is not None
+    assert "resamples have no value" in found.warning
