@@ -8,8 +8,9 @@ _._resolve_path
 _.aread_path
 _.awrite_path
 
-# Prefect copies a flow's task runner for each run; Dask asks a plugin of its workers
+# Prefect copies a flow's task runner for each run, and writes its parameters; Dask asks a plugin of its workers
 _.duplicate
+_.serialize_parameters
 idempotent
 
 # Deployments name them in prefect.yaml
