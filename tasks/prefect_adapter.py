@@ -41,7 +41,7 @@ from prefect.settings import PREFECT_API_URL
 from prefect.states import Completed, Pending
 from prefect.task_runners import ProcessPoolTaskRunner, ThreadPoolTaskRunner
 from prefect.utilities.callables import ParameterSchema, parameter_schema
-from pydantic_core import PydanticSerializationError, to_jsonable_python
+from pydantic import TypeAdapter
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -103,8 +103,8 @@ class ServedFlow(Flow[P, R]):
 
 def _jsonable(value: Any) -> Any:
     if not isinstance(value, PrefectFuture | State):  # of which nobody asks what they hold
-        with suppress(PydanticSerializationError, TypeError, ValueError, RecursionError):
-            return to_jsonable_python(value)
+        with suppress(TypeError, ValueError, RecursionError):
+            return TypeAdapter(Any).dump_python(value, mode="json", by_alias=True)
     return f"<{type(value).__name__}>"
 
 
