@@ -13,16 +13,18 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
 from tasks.models.answers.journal import AnswerWriter, Journal, decode, encode, recover, restore
 from tasks.models.answers.segments import AnswerStore, ModelAnswers, claim_keys
-from tasks.models.config import ModelConfig
+from tasks.models.config import ModelConfig, RunLimits
 from tasks.models.demo.options import Faults
 from tasks.models.demo.server import serve
 from tasks.models.errors import TransientError
 from tasks.models.http import HttpTransport
+from tasks.models.limits.limiters import INITIAL
 from tasks.models.providers.provider import provider_of
 from tasks.models.records import KeptAnswer
 from tasks.models.respond import Inference
@@ -283,6 +285,13 @@ def test_what_a_kill_would_have_asked_again_is_never_more_than_may_be_in_flight(
     outcome = bench.ask(endpoint(serving, max_concurrency=window, max_retries=9), problems(300))
     assert (taken, logged, outcome.tally.answered) == (300, 300, 300)
     assert most <= window
+
+
+def test_a_limit_holds_for_who_waits_for_a_place_already(bench, served, endpoint, problems):
+    """The first answer reaches it: nobody is asked but who was on the way by then."""
+    model = endpoint(served(latency=0.05), max_concurrency=4 * INITIAL)
+    outcome = bench.ask(model, problems(4 * INITIAL), limits=RunLimits(max_tokens=1), account=uuid4().hex)
+    assert outcome.tally.sent <= INITIAL
 
 
 def test_answers_that_could_not_be_logged_are_stored_and_the_run_ends(bench, problems):
