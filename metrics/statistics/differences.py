@@ -39,15 +39,15 @@ class ItemColumn:
         )
 
 
-ROUNDING = 1e-13
-"""By what share numbers differ at most that are the same but for rounding."""
+SAME_TO = 1e-13
+"""Numbers that differ by no larger a share of them are the same but for rounding."""
 
 
 def _rounded_alike(own: Floats, other: Floats) -> Floats:
     if own.shape != other.shape:
         return own
     with np.errstate(invalid="ignore"):
-        close = np.abs(own - other) <= ROUNDING * np.maximum(np.abs(own), np.abs(other))
+        close = np.abs(own - other) <= SAME_TO * np.maximum(np.abs(own), np.abs(other))
     return np.where(close, other, own)
 
 

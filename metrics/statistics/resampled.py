@@ -13,7 +13,7 @@ from metrics.errors import MetricError
 from metrics.statistics.bounded import largest_move
 from metrics.statistics.clusters import Crossed, Members, alike_variance, cluster_sums, counts, sizes, wider
 from metrics.statistics.differences import (
-    ROUNDING,
+    SAME_TO,
     Difference,
     ItemColumn,
     Shift,
@@ -98,7 +98,7 @@ def by_bootstrap(
     units = len(tables[0]) if groups is None else int(groups.max()) + 1
     widening = math.sqrt(units / (units - 1))  # resamples spread less than samples by this factor
     stderr = float(draws.std(ddof=1)) * widening
-    if stderr <= ROUNDING * size:
+    if stderr <= SAME_TO * size:
         seen = observed, stderr, _differing(tables, groups), len(draws)
         return _without_spread(tables[0], groups, options, seen)
     influence = _influence_of_difference(tables, groups, units, options)
