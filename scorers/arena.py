@@ -144,12 +144,11 @@ class ArenaScorer(GenerationScorer):
         """For each scored row of a matchup that is not decided: each judge, each order."""
         if not is_arena(metric):
             return ()
-        return [
-            request
-            for row in np.flatnonzero(batch.scored).tolist()
-            if batch.predictions[row].decided is None
-            for request in self._row_requests(batch, row)
-        ]
+        return [request for row in _open_rows(batch) for request in self._row_requests(batch, row)]
+
+    def count_requests(self, batch: Batch, metric: Metric) -> int:
+        """As many as there are undecided rows × judges × orders."""
+        return len(self._places(batch)) if is_arena(metric) else 0
 
     def unreadable(
         self, batch: Batch, metric: Metric, replies: Sequence[ModelReply | None]
@@ -164,12 +163,12 @@ class ArenaScorer(GenerationScorer):
 
         Each row has one a judge and order, those without a judge too, so that all rows count alike.
         """
-        requests = self.requests(batch, metric)
-        if len(replies) != len(requests):
+        places = self._places(batch) if is_arena(metric) else []
+        if len(replies) != len(places):
             raise ScorerError(
-                f"{len(replies)} replies of judges for {len(requests)} requests; expected one each"
+                f"{len(replies)} replies of judges for {len(places)} requests; expected one each"
             )
-        found = [self._game(request, reply) for request, reply in zip(requests, replies, strict=True)]
+        found = [self._game(*place, reply) for place, reply in zip(places, replies, strict=True)]
         found += [
             Game(row, judge.name, swapped, batch.predictions[row].decided, asked=False)
             for row in np.flatnonzero(batch.scored).tolist()
@@ -208,18 +207,27 @@ class ArenaScorer(GenerationScorer):
             ]
         return found
 
-    def _game(self, request: ScorerRequest, reply: ModelReply | None) -> Game:
+    def _places(self, batch: Batch) -> list[tuple[int, str, bool]]:
+        """Row, judge and whether answers changed places, of each of the ``requests``."""
+        return [
+            (row, judge.name, swapped)
+            for row in _open_rows(batch)
+            for swapped in batch.predictions[row].swaps(self.config.both_orders)
+            for judge in self.config.judges
+        ]
+
+    def _game(self, row: int, judge: str, swapped: bool, reply: ModelReply | None) -> Game:
         value, error = self._read(reply)
-        if value is not None and request.swapped:
+        if value is not None and swapped:
             value = 1 - value
         text = None if reply is None else reply.text
-        return Game(request.row, request.judge, request.swapped, value, reply=text, error=error)
+        return Game(row, judge, swapped, value, reply=text, error=error)
 
     def _read(self, reply: ModelReply | None) -> tuple[float | None, str | None]:
         """The share of the answer shown first, or why there is none."""
         if reply is None or reply.text is None:
             return None, f"no reply: {reply.error if reply and reply.error else 'the request failed'}"
-        grade = read_grade(reply.text, self.config.parse)
+        grade = read_grade(reply.text, self.config.parse, reply.cut)
         if grade.value is None:
             return None, grade.error
         bounds = grade_range(self.config.parse)
@@ -230,6 +238,11 @@ class ArenaScorer(GenerationScorer):
 def is_arena(metric: Metric) -> bool:
     """Whether the metric waits for games."""
     return metric.entry == WIN_RATE
+
+
+def _open_rows(batch: Batch) -> list[int]:
+    """Scored rows that no rule has decided."""
+    return [row for row in np.flatnonzero(batch.scored).tolist() if batch.predictions[row].decided is None]
 
 
 def played(games: Mapping[str, Sequence[tuple[Game, bool]] | None], failed: str = "") -> Played:

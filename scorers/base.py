@@ -149,10 +149,12 @@ class ScorerRequest:
 
 @dataclass(frozen=True)
 class ModelReply:
-    """A model's answer to a ``ScorerRequest``: its text, or the error that came instead."""
+    """A model's answer to a ``ScorerRequest``: its text, or the error that came instead. ``cut``: the limit
+    of tokens ended the text, which may not have said yet what it was to say."""
 
     text: str | None
     error: str | None = None
+    cut: bool = False
 
 
 ALL_FILTERS = "*"
@@ -189,6 +191,10 @@ class Scorer(Protocol):
 
     def requests(self, batch: Batch, metric: Metric) -> Sequence[ScorerRequest]:
         """What a model has to be asked before ``score`` can be called; usually nothing."""
+        ...
+
+    def count_requests(self, batch: Batch, metric: Metric) -> int:
+        """How many ``requests`` there are, without rendering a prompt where that is not needed."""
         ...
 
     def unreadable(
@@ -246,6 +252,10 @@ class BaseScorer:
         """None at all, as ``needs`` says."""
         return ()
 
+    def count_requests(self, batch: Batch, metric: Metric) -> int:
+        """As many as ``requests`` gives."""
+        return len(self.requests(batch, metric))
+
     def unreadable(
         self, batch: Batch, metric: Metric, replies: Sequence[ModelReply | None]
     ) -> Sequence[bool]:
@@ -289,6 +299,10 @@ class AddedMetricScorer:
     def requests(self, batch: Batch, metric: Metric) -> Sequence[ScorerRequest]:
         """What ``base`` asks for; nothing for the added metric."""
         return () if metric.entry == self.added else self.base.requests(batch, metric)
+
+    def count_requests(self, batch: Batch, metric: Metric) -> int:
+        """As many as ``base`` asks for; none for the added metric."""
+        return 0 if metric.entry == self.added else self.base.count_requests(batch, metric)
 
     def unreadable(
         self, batch: Batch, metric: Metric, replies: Sequence[ModelReply | None]

@@ -64,6 +64,12 @@ class EnsembleScorer(AddedMetricScorer):
             request for member in self.members for request in member.scorer.requests(batch, member.metric)
         ]
 
+    def count_requests(self, batch: Batch, metric: Metric) -> int:
+        """Those of all members."""
+        if metric.entry != self.added:
+            return super().count_requests(batch, metric)
+        return sum(member.scorer.count_requests(batch, member.metric) for member in self.members)
+
     def unreadable(
         self, batch: Batch, metric: Metric, replies: Sequence[ModelReply | None]
     ) -> Sequence[bool]:
@@ -109,7 +115,7 @@ class EnsembleScorer(AddedMetricScorer):
         """Each member's replies, in the order in which ``requests`` asked for them."""
         shares, start = [], 0
         for member in self.members:
-            end = start + len(member.scorer.requests(batch, member.metric))
+            end = start + member.scorer.count_requests(batch, member.metric)
             shares.append(replies[start:end])
             start = end
         if start != len(replies):

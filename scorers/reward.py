@@ -50,6 +50,11 @@ class RewardModelScorer(GenerationScorer):
             for row in np.flatnonzero(batch.scored).tolist()
         ]
 
+    def count_requests(self, batch: Batch, metric: Metric) -> int:
+        """The scored rows, where the reward comes from an endpoint."""
+        asks = self._asks(metric) and self.prompt is not None
+        return int(np.count_nonzero(batch.scored)) if asks else 0
+
     def unreadable(
         self, batch: Batch, metric: Metric, replies: Sequence[ModelReply | None]
     ) -> Sequence[bool]:
@@ -119,5 +124,5 @@ def _number(reward: Any, batch: Batch, row: int) -> float | None:
 def _read(reply: ModelReply | None) -> tuple[float | None, str | None]:
     if reply is None or reply.text is None:
         return None, f"the reward model did not answer: {reply.error if reply else 'the request failed'}"
-    grade = read_number(reply.text)
+    grade = read_number(reply.text, cut=reply.cut)
     return grade.value, None if grade.error is None else f"the reward model's reply: {grade.error}"

@@ -72,7 +72,7 @@ def read_games(
     replies = legible(scoring.scorer, replies_of(store, asked, replied), scoring.item_timeout)
     place = 0
     for batch, doc_ids in _matchups(store, step.setup, requests, first, second):
-        count = len(scorer.requests(batch, metric))
+        count = scorer.count_requests(batch, metric)
         given = [replies.get(place + offset) for offset in range(count)]
         place += count
         games = scorer.games(batch, metric, given)

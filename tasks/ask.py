@@ -83,14 +83,14 @@ def asked_rows(
     replies = legible(setup.scoring.scorer, replies, setup.scoring.item_timeout)
     place = 0
     for batch in batches:
-        wanted = scorer.requests(batch, metric)
-        given = [replies.get(place + offset) for offset in range(len(wanted))]
+        count = scorer.count_requests(batch, metric)
+        given = [replies.get(place + offset) for offset in range(count)]
         rows = [
             _row(place + offset, batch, request)
             for offset, request in enumerate(_attempted(scorer, batch, metric, given, setup.attempt))
             if request is not None and request.judge == setup.judge and _sampling(request) == setup.sampling
         ]
-        place += len(wanted)
+        place += count
         yield row_batch(rows, REQUESTS)
 
 
@@ -103,12 +103,14 @@ def replies_of(
     """
     found: dict[int, ModelReply] = {}
     for _, answered in zip(asked, replied, strict=True):
-        for batch in store.batches(answered.responses, ["doc_id", "status", "response", "error"]):
+        columns = ["doc_id", "status", "response", "error", "finish_reason"]
+        for batch in store.batches(answered.responses, columns):
             for row in batch.to_pylist():
                 # A judge whose tokens were used up has replied: with nothing that could be read.
                 text = {"ok": row["response"], "cut_off": ""}.get(row["status"])
                 if text is not None or row["doc_id"] not in found:
-                    found[row["doc_id"]] = ModelReply(text=text, error=row["error"])
+                    cut = row["finish_reason"] == "length"
+                    found[row["doc_id"]] = ModelReply(text=text, error=row["error"], cut=cut)
     return found
 
 
@@ -116,7 +118,9 @@ def _attempted(
     scorer: Scorer, batch: Batch, metric: Metric, given: Sequence[ModelReply | None], attempt: int
 ) -> Sequence[ScorerRequest | None]:
     """Beside each request what is sent in this attempt: everything in the first, then what could not be
-    read."""
+    read; nothing at all where all replies could be, which renders no prompt."""
+    if attempt and not any(scorer.unreadable(batch, metric, given)):
+        return ()
     wanted = scorer.requests(batch, metric)
     again: Sequence[ScorerRequest | None] = wanted
     for _ in range(attempt):
@@ -176,7 +180,7 @@ def score_calibration(
     assert batch is not None, "the plan makes this step for verdicts that are not given"
     scoring = step.setup.scoring
     replies = legible(scoring.scorer, replies_of(workspace.open(), asked, replied), scoring.item_timeout)
-    given = [replies.get(place) for place in range(len(scorer.requests(batch, metric)))]
+    given = [replies.get(place) for place in range(scorer.count_requests(batch, metric))]
     samples = pa.table(
         {
             "item_id": pa.array(batch.item_ids, pa.string()),

@@ -8,7 +8,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -30,6 +30,15 @@ from scorers.judge.config import ChoiceReading, JudgeConfig, grade_range
 from scorers.judge.reading import Grade, read_grade
 
 JUDGE, AGREEMENT, CORRECTED = "llm_judge", "llm_judge_agreement", "llm_judge_corrected"
+
+
+class Place(NamedTuple):
+    """One of the requests about a row: to which judge, which repeat, and whether the answers of a pairwise
+    grading changed places."""
+
+    judge: str
+    repeat: int
+    swapped: bool
 
 
 @dataclass(frozen=True)
@@ -77,12 +86,14 @@ class LLMJudgeScorer(GenerationScorer):
         """
         if not _is_judge_metric(metric):
             return ()
+        places = self._places()
         return [
-            request
-            for row in np.flatnonzero(batch.scored).tolist()
-            if not batch.lacks_answer(row)
-            for request in self._sample_requests(batch, row)
+            request for row in _judged_rows(batch) for request in self._sample_requests(batch, row, places)
         ]
+
+    def count_requests(self, batch: Batch, metric: Metric) -> int:
+        """As many for each row as there are orders × judges × repeats."""
+        return len(_judged_rows(batch)) * len(self._places()) if _is_judge_metric(metric) else 0
 
     def unreadable(
         self, batch: Batch, metric: Metric, replies: Sequence[ModelReply | None]
@@ -156,7 +167,17 @@ class LLMJudgeScorer(GenerationScorer):
         }
         return replace(self, metrics=metrics, calibration=calibration)
 
-    def _sample_requests(self, batch: Batch, row: int) -> list[ScorerRequest]:
+    def _places(self) -> list[Place]:
+        """The requests about each row, in order."""
+        swaps = self.config.pairwise is not None and self.config.pairwise.swap
+        return [
+            Place(judge.name, repeat, swapped)
+            for swapped in ((False, True) if swaps else (False,))
+            for judge in self.config.judges
+            for repeat in range(self.config.repeats)
+        ]
+
+    def _sample_requests(self, batch: Batch, row: int, places: Sequence[Place]) -> list[ScorerRequest]:
         variables = prompt_variables(batch, row)
         orders = [variables]
         pairwise = self.config.pairwise
@@ -169,35 +190,29 @@ class LLMJudgeScorer(GenerationScorer):
         return [
             ScorerRequest(
                 row,
-                judge.name,
-                repeat,
-                prompt,
+                place.judge,
+                place.repeat,
+                prompts[place.swapped],
                 self.config.sample_params,
-                swapped=place == 1,
-                sample_index=repeat,
+                swapped=place.swapped,
+                sample_index=place.repeat,
                 repeats=self.config.repeats,
             )
-            for place, prompt in enumerate(prompts)
-            for judge in self.config.judges
-            for repeat in range(self.config.repeats)
+            for place in places
         ]
 
     def _verdicts(
         self, batch: Batch, metric: Metric, replies: Sequence[ModelReply | None]
     ) -> list[Verdicts | None]:
-        requests = self.requests(batch, metric)
-        if len(replies) != len(requests):
+        rows, places = _judged_rows(batch), self._places()
+        if len(replies) != len(rows) * len(places):
             raise ScorerError(
-                f"{len(replies)} replies of judges for {len(requests)} requests; expected one each"
+                f"{len(replies)} replies of judges for {len(rows) * len(places)} requests; expected one each"
             )
-        by_row: dict[int, list[int]] = {}
-        for place, request in enumerate(requests):
-            by_row.setdefault(request.row, []).append(place)
         given: list[Verdicts | None] = [None] * len(batch)
-        for row, places in by_row.items():
-            given[row] = read_verdicts(
-                self.config, [requests[p] for p in places], [replies[p] for p in places]
-            )
+        for at, row in enumerate(rows):
+            own = replies[at * len(places) : (at + 1) * len(places)]
+            given[row] = read_verdicts(self.config, places, own)
         return given
 
     def _without_answer(self, metric: Metric, why: str | None) -> Verdicts:
@@ -270,19 +285,19 @@ def judge_metric(metric: Metric, calibration: Calibration | Labelled | None, con
 
 
 def read_verdicts(
-    config: JudgeConfig, requests: Sequence[ScorerRequest], replies: Sequence[ModelReply | None]
+    config: JudgeConfig, places: Sequence[Place], replies: Sequence[ModelReply | None]
 ) -> Verdicts:
-    """The verdicts in the replies to one sample's requests.
+    """The verdicts in the replies to one sample's requests, whose places are these.
 
     With places changed, a verdict is the mean of both orders: a judge that prefers a place rather than an
     answer says nothing. A judge counts if all its verdicts could be read.
     """
     found: dict[tuple[str, int], list[Grade]] = {}
     texts: dict[str, list[str | None]] = {}
-    for request, reply in zip(requests, replies, strict=True):
-        grade = _unswapped(read_reply(reply, config), request.swapped, config)
-        found.setdefault((request.judge, request.repeat), []).append(grade)
-        texts.setdefault(request.judge, []).append(None if reply is None else reply.text)
+    for place, reply in zip(places, replies, strict=True):
+        grade = _unswapped(read_reply(reply, config), place.swapped, config)
+        found.setdefault((place.judge, place.repeat), []).append(grade)
+        texts.setdefault(place.judge, []).append(None if reply is None else reply.text)
     grades: dict[str, list[float | None]] = {}
     errors: dict[str, str] = {}
     for (judge, repeat), orders in found.items():
@@ -301,7 +316,7 @@ def read_reply(reply: ModelReply | None, config: JudgeConfig) -> Grade:
         return Grade(
             None, error=f"no reply: {reply.error if reply and reply.error else 'the request failed'}"
         )
-    return read_grade(reply.text, config.parse)
+    return read_grade(reply.text, config.parse, reply.cut)
 
 
 def combine_votes(votes: Sequence[float], how: Literal["mean", "majority"]) -> float:
@@ -342,6 +357,10 @@ def _combine_judges(
 
 def _is_judge_metric(metric: Metric) -> bool:
     return metric.entry in (JUDGE, AGREEMENT, CORRECTED)
+
+
+def _judged_rows(batch: Batch) -> list[int]:
+    return [row for row in np.flatnonzero(batch.scored).tolist() if not batch.lacks_answer(row)]
 
 
 def _references(doc: Mapping[str, Any]) -> list[Any]:

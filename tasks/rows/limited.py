@@ -49,7 +49,7 @@ class LimitedScorer:
 
     def requests(self, batch: Batch) -> int:
         """How many replies ``score`` has to be given for a batch."""
-        return len(self._scorer.requests(batch, self._metric))
+        return self._scorer.count_requests(batch, self._metric)
 
     def score(self, batch: Batch, replies: Sequence[ModelReply | None] = ()) -> SampleScores:
         """The scores of a batch; raises what the scorer raises."""

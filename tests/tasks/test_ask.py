@@ -1,5 +1,6 @@
 """What judges are asked, attempt by attempt, and how their calibration is judged."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +10,11 @@ import pytest
 from metrics.errors import ConfigError
 from scorers.base import Batch, ModelReply
 from scorers.config import ScoringConfig
+from scorers.grading import GradingPrompt
 from scorers.judge.scorer import LLMJudgeScorer
 from tasks.ask import AskSetup, asked_rows, replies_of, sampling_text, score_calibration
 from tasks.caching import Workspace
+from tasks.rows.limited import LimitedScorer
 from tasks.rows.parts import PairSetup, calibrated_scorer, pending
 from tasks.store.keys import Accounts, Answered, Step
 from tasks.store.schemas import REQUESTS, RESPONSES
@@ -99,6 +102,43 @@ def test_second_attempt_asks_what_could_not_be_read_and_nothing_that_failed():
     assert [(row["doc_id"], row["first_sample"]) for row in again] == [(1, 1)]
 
 
+def test_prompts_are_rendered_only_to_be_sent(monkeypatch):
+    rendered = []
+    render = GradingPrompt.render
+    monkeypatch.setattr(GradingPrompt, "render", lambda *given: rendered.append(given[-1]) or render(*given))
+    batches = [batch_of("a", None, "b"), batch_of("c", first=3)]
+    assert len(rows_of(asked_rows(setup("one"), batches, {}))) == 3
+    assert len(rendered) == 3
+    replies = said(*["yes"] * 6)
+    assert rows_of(asked_rows(setup("one", attempt=1), batches, replies)) == []
+    with LimitedScorer(setup()) as scorer:
+        counts = [scorer.requests(batch) for batch in batches]
+        scored = scorer.score(batches[0], list(replies.values())[:4])
+    assert (counts, scored.scored.tolist(), len(rendered)) == ([4, 2], [True, False, True], 3)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"repeats": 3},
+        {"pairwise": {"baseline": "b"}, "prompt": "{{ answer_a }} or {{ answer_b }}"},
+        {"pairwise": {"baseline": "b", "swap": False}, "prompt": "{{ answer_a }} or {{ answer_b }}"},
+    ],
+)
+def test_requests_are_counted_as_they_are_made(fields):
+    pair = setup(**fields)
+    scorer, metric = pair.built()
+    batch = batch_of("a", None, "b", "c")
+    batch = replace(batch, predictions=["a", None, None, "c"], lacking=[None, None, "refused", None])
+    requests = scorer.requests(batch, metric)
+    assert scorer.count_requests(batch, metric) == len(requests) > 0
+    score = scorer.score(batch, metric, [ModelReply("yes")] * len(requests))
+    assert score.scores.score[[0, 3]].tolist() == (
+        [0.5] * 2 if fields.get("pairwise") == {"baseline": "b"} else [1] * 2
+    )
+
+
 def test_each_attempt_has_a_sample_index_of_its_own():
     replies = said("who knows", "yes")
     indices = [
@@ -113,7 +153,7 @@ def store(tmp_path: Path) -> Store:
     return Store(str(tmp_path / "store"))
 
 
-def replied(store, name, *rows):
+def replied(store, name, *rows, finish="stop"):
     """An answered inference of (place, text or None)."""
     full = [
         {field.name: None for field in RESPONSES}
@@ -127,6 +167,7 @@ def replied(store, name, *rows):
             "attempts": 1,
             "status": "ok" if text is not None else "infra_error",
             "response": text,
+            "finish_reason": finish,
             "error": None if text is not None else "HTTP 500",
         }
         for place, text in rows
@@ -137,6 +178,15 @@ def replied(store, name, *rows):
 
 def asked(store, name):
     return store.write("ask", name, REQUESTS, [])
+
+
+def test_reply_that_was_cut_off_is_known_as_such(store):
+    attempts = [
+        replied(store, "a" * 64, (0, "yes, but"), finish="length"),
+        replied(store, "b" * 64, (1, "yes")),
+    ]
+    found = replies_of(store, [asked(store, "c" * 64)] * 2, attempts)
+    assert {place: reply.cut for place, reply in found.items()} == {0: True, 1: False}
 
 
 def test_later_attempt_replaces_an_answer_but_its_failure_takes_nothing_back(store):

@@ -15,11 +15,17 @@ LETTERS = {"type": "choice", "choices": {"A": 1, "B": 0, "tie": 0.5}}
 NUMBER = {"type": "number", "min": 0, "max": 10}
 FIELD = {"type": "json", "field": "grade.score", "min": 0, "max": 5}
 LABEL = {"type": "json", "field": "verdict", "choices": {"pass": 1, "fail": 0}}
+TRUTH = {"type": "json", "field": "hallucinated", "choices": {"true": 0, "false": 1}}
+BETTER = {"type": "json", "field": "better", "choices": {"1": 1, "2": 0}}
+OVERALL = {"type": "json", "field": "score", "min": 0, "max": 10}
+SIGNED = {"type": "number", "min": -10, "max": 10}
+THOUSAND = {"type": "number", "min": 0, "max": 1000}
+TURKISH = {"type": "choice", "choices": {"DOĞRU": 1, "YANLIŞ": 0}}
 PATTERN = {"type": "regex", "pattern": r"GRADE=(\w+)", "choices": {"A": 4, "B": 3}}
 
 
-def grade(text, reading):
-    return read_grade(text, TypeAdapter(Reading).validate_python(reading))
+def grade(text, reading, cut=False):
+    return read_grade(text, TypeAdapter(Reading).validate_python(reading), cut)
 
 
 @pytest.mark.parametrize(
@@ -45,6 +51,31 @@ def grade(text, reading):
         ('{"a": 1} then {"grade": {"score": 1}} and {"b": {}}', FIELD, 1),
         ('{broken} {"verdict": "Pass"}', LABEL, 1),
         ("GRADE=A, no: GRADE=B", PATTERN, 3),
+        # the English article is no label
+        ("The result is a tie.", LETTERS, 0.5),
+        ("My verdict is a tie", LETTERS, 0.5),
+        ("A tie.", LETTERS, 0.5),
+        ("verdict: a", LETTERS, 1),
+        ("[[a]] since it is shorter", LETTERS, 1),
+        ("Answer A gives the right year", LETTERS, 1),
+        ("The winner is A because it is shorter.", LETTERS, 1),
+        ("Winner: b\nIt is shorter.", LETTERS, 0),
+        ("So A is better.", LETTERS, 1),
+        ("It does not contain errors, so CORRECT", VERDICT, 1),
+        # a field's label may be a number or a boolean
+        ('{"hallucinated": true}', TRUTH, 0),
+        ('{"hallucinated": "False"}', TRUTH, 1),
+        ('{"better": 2}', BETTER, 0),
+        ('{"better": 1.0}', BETTER, 1),
+        ("Score: \u22125", SIGNED, -5),
+        ("Score: -5.5", SIGNED, -5.5),
+        ("Score: 7.", NUMBER, 7),
+        ("Score: 7, since it is short", NUMBER, 7),
+        ("Score: 8/10", NUMBER, 8),
+        ("8 out of 10", NUMBER, 8),
+        ('Here: {{"score": 5}}', OVERALL, 5),
+        ('I use {curly} and {odd braces. {"score": 5}', OVERALL, 5),
+        ("Verdict: yanl\u0131\u015f", TURKISH, 0),
     ],
 )
 def test_grade_is_read(text, reading, value):
@@ -71,12 +102,62 @@ def test_grade_is_read(text, reading, value):
         ('{"verdict": "maybe"}', LABEL, "'maybe' is none of the labels pass, fail"),
         ("GRADE:A", PATTERN, "matches nothing"),
         ("GRADE=C", PATTERN, "'C' is none of the labels"),
+        ("The decision is a draw", LETTERS, "none of the labels"),
+        ("The answer is a bit verbose, so B or A", LETTERS, "several of the labels"),
+        ("A tough call; I cannot decide.", LETTERS, "none of the labels"),
+        ("Grade: NOT CORRECT", VERDICT, "denied or weakened"),
+        ("The response is not CORRECT.", VERDICT, "denied or weakened"),
+        ("Grade: PARTIALLY CORRECT", VERDICT, "denied or weakened"),
+        ("The answer isn't really CORRECT.", VERDICT, "denied or weakened"),
+        ('{"hallucinated": 0}', TRUTH, "0 is none of the labels"),
+        ('{"hallucinated": null}', TRUTH, "no JSON object with a field"),
+        ('{"better": [1]}', BETTER, "is none of the labels"),
+        ('{"score": 5}', BETTER | {"field": "score"}, "5 is none of the labels"),
+        ("Score: 1,000", THOUSAND, "no number"),
+        ("Score: 7,5", NUMBER, "no number"),
+        ("Score: 92.5%", THOUSAND, "no number"),
+        ("Score: 92.5% (3 errors)", THOUSAND, "no number"),
+        ("Score: 8.5points", NUMBER, "no number"),
+        ("Score: 7-8", NUMBER, "no number"),
+        ("Score: 7 \u2013 8", NUMBER, "no number"),
+        ("Due 3/4/2024", NUMBER, "several numbers"),
+        ("4/5", NUMBER, "4/5 is not out of 10"),
+        ("Score: 4/5", NUMBER, "4/5 is not out of 10"),
+        ("Rating \u20138", NUMBER, "not between"),
+        ('{"clarity": {"score": 2}, "score": 9, "reason": "it says "x" here"}', OVERALL, "no JSON object"),
+        ('{"clarity": {"score": 2}, "score": 9, "reason": "it', OVERALL, "no JSON object"),
+        ('{clarity: {"score": 2}, score: 9}', OVERALL, "no JSON object"),
     ],
 )
 def test_reply_that_cannot_be_read_is_no_grade_and_says_why(text, reading, message):
     found = grade(text, reading)
     assert found.value is None
     assert message in found.error
+
+
+@pytest.mark.parametrize(
+    ("text", "reading"),
+    [
+        ("Let me weigh them. Answer A gives the right year and", LETTERS),
+        ("There are 2 errors in the", NUMBER),
+    ],
+)
+def test_reply_that_was_cut_off_has_settled_on_nothing(text, reading):
+    assert grade(text, reading).value is not None
+    assert "was cut off" in grade(text, reading, cut=True).error
+
+
+@pytest.mark.parametrize(
+    ("text", "reading", "value"),
+    [
+        ("B", LETTERS, 0),
+        ("Verdict: B. I say so since", LETTERS, 0),
+        ("7", NUMBER, 7),
+        ("[[7]] since", NUMBER, 7),
+    ],
+)
+def test_verdict_before_the_cut_counts(text, reading, value):
+    assert grade(text, reading, cut=True).value == value
 
 
 def test_number_is_mapped_to_one_if_asked():
