@@ -20,6 +20,12 @@ BETTER = {"type": "json", "field": "better", "choices": {"1": 1, "2": 0}}
 OVERALL = {"type": "json", "field": "score", "min": 0, "max": 10}
 SIGNED = {"type": "number", "min": -10, "max": 10}
 THOUSAND = {"type": "number", "min": 0, "max": 1000}
+HALVES = {"type": "choice", "choices": {"A": 1, "B": 0.75, "C": 0.5, "D": 0.25, "E": 0}}
+DIGITS = {"type": "choice", "choices": {"0": 0, "1": 1, "2": 2, "3": 3}}
+TITLES = {"type": "choice", "choices": {"Yes": 1, "No": 0}}
+SMALL = {"type": "choice", "choices": {"yes": 1, "no": 0}}
+ATTEMPTED = {"type": "choice", "choices": {"NOT": 0, "NOT ATTEMPTED": 0.5}}
+FIVE = {"type": "number", "min": 0, "max": 5}
 TURKISH = {"type": "choice", "choices": {"DOĞRU": 1, "YANLIŞ": 0}}
 PATTERN = {"type": "regex", "pattern": r"GRADE=(\w+)", "choices": {"A": 4, "B": 3}}
 
@@ -62,6 +68,40 @@ def grade(text, reading, cut=False):
         ("Winner: b\nIt is shorter.", LETTERS, 0),
         ("So A is better.", LETTERS, 1),
         ("It does not contain errors, so CORRECT", VERDICT, 1),
+        ("Verdict: A outperforms B", LETTERS, 1),
+        ("Winner: A edges out B", LETTERS, 1),
+        ("Verdict: A rather than B", LETTERS, 1),
+        ("Verdict: A although B is also good", LETTERS, 1),
+        ("Verdict: A in every respect. B fails", LETTERS, 1),
+        ("Verdict: A with high confidence", LETTERS, 1),
+        ("Verdict: A due to its clarity", LETTERS, 1),
+        ("verdict: b, as it is shorter", LETTERS, 0),
+        ("Verdict: a because it is shorter", LETTERS, 1),
+        ("**Answer:** B", LETTERS, 0),
+        # the answer that is judged, and the reference, are no verdicts
+        ("INCORRECT\n\nThe reference answer is correct, but the response differs.", VERDICT, 0),
+        ("The student's answer is correct numerically but lacks units, so\n\n**INCORRECT**", VERDICT, 0),
+        ("Yes. The answer is no different from the reference.", TITLES, 1),
+        ("The model's answer is yes, while the expected one differs.\n\nNo", TITLES, 0),
+        ("Grade: E. The response is a disaster; the right answer is A.", HALVES, 0),
+        ("Score: 3\n\nThe correct answer is 4, but the response says 5.", FIVE, 3),
+        ("The right one is not given. The answer is B.", HALVES, 0.75),
+        ("Yes, the response is fine.", SMALL, 1),
+        # a denial in another line or of something else
+        ("The response does not answer\n\nINCORRECT", VERDICT, 0),
+        ("They are not equal\n**INCORRECT**", VERDICT, 0),
+        ("The answer does not match (INCORRECT)", VERDICT, 0),
+        ("Is there any contradiction? No\nOverall: CORRECT", VERDICT, 1),
+        ("I have no doubt this is CORRECT", VERDICT, 1),
+        ("Score: 2", DIGITS, 2),
+        ('The answer opens `{"name": ` and never closes it.\n\n{"score": 2}', OVERALL, 2),
+        ('{"reason": "line one\nline two", "score": 4}', OVERALL, 4),
+        ("Rating: 8 - 1 point off", NUMBER, 8),
+        ("8/10\u5206", NUMBER, 8),
+        ("\u8bc4\u5206\uff1a8\u5206", NUMBER, 8),
+        ("Score (1-10): 8", NUMBER, 8),
+        ("I'd give it a score of 7 because it has 2 errors", NUMBER, 7),
+        ("I give 8/10. Only 2/3 of the claims hold.", NUMBER, 8),
         # a field's label may be a number or a boolean
         ('{"hallucinated": true}', TRUTH, 0),
         ('{"hallucinated": "False"}', TRUTH, 1),
@@ -109,6 +149,25 @@ def test_grade_is_read(text, reading, value):
         ("The response is not CORRECT.", VERDICT, "denied or weakened"),
         ("Grade: PARTIALLY CORRECT", VERDICT, "denied or weakened"),
         ("The answer isn't really CORRECT.", VERDICT, "denied or weakened"),
+        ("The better answer is A when compared with B", LETTERS, "several of the labels"),
+        ("I prefer A while B is verbose", LETTERS, "several of the labels"),
+        ("Verdict: A clear win for B", LETTERS, "can't be told without a guess"),
+        ("No\n\nOn reflection:\n\nYes", TITLES, "several of the labels"),
+        ("Score: 0.5", DIGITS, "none of the labels"),
+        ("Score: -1", DIGITS, "none of the labels"),
+        ("Score: 1/10", DIGITS, "none of the labels"),
+        ("Score: 2-3", DIGITS, "none of the labels"),
+        ("Rating: [[2.5]]", DIGITS, "none of the labels"),
+        ("Score: 2.5 (1 error)", DIGITS, "'Score: 2.5' is none of the labels"),
+        ("Verdict: C. It is like B", LETTERS, "'Verdict: C' is none of the labels"),
+        ("**Final Grade: B+**", HALVES, "can't be told without a guess"),
+        ("Grade: B-", HALVES, "can't be told without a guess"),
+        ("Grade: B/C", HALVES, "can't be told without a guess"),
+        ("Final Grade: B or C", HALVES, "can't be told without a guess"),
+        ("Grade: CORRECT/INCORRECT", VERDICT, "can't be told without a guess"),
+        ("Verdict: CORRECT? No, INCORRECT.", VERDICT, "can't be told without a guess"),
+        ("Score: 4 (out of 5)", NUMBER, "4 (out of 5 is not out of 10"),
+        ("Score: 4 of 5", NUMBER, "4 of 5 is not out of 10"),
         ('{"hallucinated": 0}', TRUTH, "0 is none of the labels"),
         ('{"hallucinated": null}', TRUTH, "no JSON object with a field"),
         ('{"better": [1]}', BETTER, "is none of the labels"),
@@ -140,6 +199,9 @@ def test_reply_that_cannot_be_read_is_no_grade_and_says_why(text, reading, messa
     [
         ("Let me weigh them. Answer A gives the right year and", LETTERS),
         ("There are 2 errors in the", NUMBER),
+        ("Score: 1", NUMBER),
+        ("Grade: NOT", ATTEMPTED),
+        ("NOT", ATTEMPTED),
     ],
 )
 def test_reply_that_was_cut_off_has_settled_on_nothing(text, reading):
@@ -150,6 +212,8 @@ def test_reply_that_was_cut_off_has_settled_on_nothing(text, reading):
 @pytest.mark.parametrize(
     ("text", "reading", "value"),
     [
+        ("4", FIVE, 4),
+        ("Score: 1. It", NUMBER, 1),
         ("B", LETTERS, 0),
         ("Verdict: B. I say so since", LETTERS, 0),
         ("7", NUMBER, 7),

@@ -1,0 +1,175 @@
+"""The label that a judge's reply settles on, or why it settles on none."""
+
+import re
+from collections.abc import Collection, Iterator
+from functools import lru_cache
+from typing import Final
+
+from scorers.judge.announced import FIRST, MARKS, SECOND, Unsettled
+from scorers.judge.numbers import ENDS, NUMBER
+
+_DRESS: Final = " \t\r\n*_`\"'“”‘’()[]{}.:#<>"
+"""What may stand around a label that is alone."""
+_ENDED: Final = re.compile(rf"[{MARKS}\])]*(?:[.!;。]|\Z|\n)")
+"""Behind a label: nothing more in its sentence."""
+_UNSETTLED: Final = re.compile(rf"[{MARKS}]*(?:[+/?]|-(?!\w))")
+"""Behind a label: that it is half of another one (B+, A/B), or a question."""
+_GOES_ON: Final = re.compile(r"[ \t]+([a-z][\w'’]*)")
+_NO_NOUN: Final = re.compile(
+    r"(?:is|was|has|had|does|did|will|would|can|could|should|won|because|since|as|for|by|over|than|and|or|but|with"
+    r"|in|on|at|from|to|due|when|while|where|if|given|although|though|rather|despite|whereas|against|here|also|only"
+    r"|[a-z]+[^siu\W]s)\Z"
+)
+"""A word that no article stands before: a preposition, a conjunction, an auxiliary, or one that ends as
+plurals and verbs of the third person do."""
+_NAMED: Final = re.compile(
+    rf"\b(?:answer|response|assistant|option|candidate|choice|model|output)[{MARKS}(]+\Z", re.IGNORECASE
+)
+"""Before an A: then it is no article."""
+_DENIED: Final = re.compile(
+    r"(?:\b(?:not|never|neither|nor|no(?!\s+doubt)|cannot|partially|partly|mostly|hardly|barely|nearly|almost)"
+    r"|n['’]t)(?:[ \t*_`\"']+\w+){0,3}[ \t*_`\"']+\Z",
+    re.IGNORECASE,
+)
+"""Before a label: what takes back or weakens what is said of it, with up to three words between."""
+
+
+def find_label(text: str, labels: Collection[str], cut: bool = False) -> str:
+    """The label that a reply settles on; raises Unsettled.
+
+    In turn: the whole reply; the last label in double brackets; the last one behind a word for a verdict
+    (``Grade: A``, ``the verdict is A``); the only one that begins the reply or is alone on its last line; the
+    last one behind "the answer is" that ends its sentence; the only one that occurs as a word of its own, in
+    its own case, and is not denied. Of a reply that was ``cut`` the last rule does not count, nor does a
+    label that could have gone on.
+    """
+    if whole := label_of(text.strip(_DRESS), labels):
+        return _uncut(whole, labels, cut)
+    patterns = _patterns(tuple(labels))
+    if bracketed := [
+        label for said in patterns.bracketed.finditer(text) if (label := label_of(said[1], labels))
+    ]:
+        return bracketed[-1]
+    if announced := [said for said in patterns.first.finditer(text) if not _is_word(said, labels)]:
+        return _settled(announced[-1], labels, cut)
+    if other := patterns.other.search(text):
+        raise Unsettled(f"{other[0].strip()!r} is none of the labels {', '.join(labels)}")
+    if alone := set(_alone(text, labels)):
+        return _single(alone)
+    if answered := [said for said in patterns.second.finditer(text) if _ENDED.match(text, said.end(1))]:
+        return _uncut(answered[-1][1], labels, cut and answered[-1].end() == len(text))
+    return _standing(text, labels, patterns.standing, cut)
+
+
+def label_of(said: str, labels: Collection[str]) -> str | None:
+    """The label that a text is, in whatever case; None: none, or no single one."""
+    if said in labels:
+        return said
+    found = [
+        label
+        for label in labels
+        if label.casefold() == said.casefold() or re.fullmatch(re.escape(label), said, re.IGNORECASE)
+    ]
+    return found[0] if len(found) == 1 else None
+
+
+def _settled(said: "re.Match[str]", labels: Collection[str], cut: bool) -> str:
+    """The label that was announced last; what is in doubt is not made up for by another one."""
+    text, end = said.string, said.end(1)
+    label = label_of(said[1], labels)
+    doubt = _UNSETTLED.match(text, end) or _alternative(text, end, labels)
+    if label is None or doubt or _is_doubtful(said, labels):
+        raise Unsettled(f"{said[0].strip()!r} can't be told without a guess")
+    return _uncut(label, labels, cut and end == len(text))
+
+
+def _alone(text: str, labels: Collection[str]) -> Iterator[str]:
+    """Labels that are alone on the first or last line, or are the reply's first word before a comma or
+    point."""
+    lines = text.strip().splitlines()
+    for line in (lines[0], lines[-1]) if lines else ():
+        if label := label_of(line.strip(_DRESS), labels):
+            yield label
+    begun = re.match(rf"[{MARKS}]*(\w[\w \t]+?)[{MARKS}]*[,.!;–—]", text)
+    if begun and (label := label_of(begun[1], labels)):
+        yield label
+
+
+def _single(found: Collection[str]) -> str:
+    if len(found) > 1:
+        raise Unsettled(f"several of the labels ({', '.join(sorted(found))})")
+    return next(iter(found))
+
+
+def _standing(text: str, labels: Collection[str], pattern: "re.Pattern[str]", cut: bool) -> str:
+    places = [said for said in pattern.finditer(text) if not _is_word(said, labels)]
+    named = {said[1] for said in places}
+    if not named or (len(named) == 1 and all(_is_doubtful(said, labels) for said in places)):
+        raise Unsettled(f"none of the labels {', '.join(labels)}")
+    label = _single(named)
+    if any(_DENIED.search(text, max(0, said.start() - 80), said.start()) for said in places):
+        raise Unsettled(f"label {label} is denied or weakened")
+    if any(_UNSETTLED.match(text, said.end(1)) for said in places):
+        raise Unsettled(f"label {label} can't be told without a guess")
+    if cut:
+        raise Unsettled("the reply was cut off before a label")
+    return label
+
+
+def _is_word(said: "re.Match[str]", labels: Collection[str]) -> bool:
+    """Whether what looks like a label is the article: small where the label is not, before a noun, or before
+    another label."""
+    word, next_word = said[1], _GOES_ON.match(said.string, said.end(1))
+    if word not in ("A", "a") or next_word is None:
+        return False
+    return next_word[1] in labels or (word not in labels and not _NO_NOUN.match(next_word[1]))
+
+
+def _is_doubtful(said: "re.Match[str]", labels: Collection[str]) -> bool:
+    """Whether an A may be an article."""
+    next_word = _GOES_ON.match(said.string, said.end(1))
+    if said[1] not in ("A", "a") or next_word is None or _NO_NOUN.match(next_word[1]):
+        return False
+    return not _NAMED.search(said.string, max(0, said.start(1) - 40), said.start(1))
+
+
+def _alternative(text: str, end: int, labels: Collection[str]) -> bool:
+    found = re.compile(rf"[{MARKS}]*\bor\b[{MARKS}]*(\w+)").match(text, end)
+    return found is not None and label_of(found[1], labels) is not None
+
+
+def _uncut(label: str, labels: Collection[str], cut: bool) -> str:
+    """The label, unless the reply ends in it by a limit and it may be the beginning of another one."""
+    if cut and any(other != label and other.casefold().startswith(label.casefold()) for other in labels):
+        raise Unsettled(f"the reply was cut off behind {label}, which may have gone on")
+    return label
+
+
+class _Patterns:
+    """What finds the labels of a config in a reply."""
+
+    def __init__(self, labels: Collection[str]) -> None:
+        either = "|".join(_guarded(label) for label in sorted(labels, key=len, reverse=True))
+        word = rf"(?<!\w)({either})(?!\w)"
+        self.bracketed = re.compile(rf"\[\[\s*({either})\s*\]\]", re.IGNORECASE)
+        self.first = re.compile(FIRST + word, re.IGNORECASE)
+        self.other = re.compile(FIRST + _other(labels), re.IGNORECASE)
+        self.second = re.compile(rf"(?i:{SECOND}){word}")
+        self.standing = re.compile(word)
+
+
+def _guarded(label: str) -> str:
+    """A label as a pattern; one that is a number is no part of another one."""
+    if re.fullmatch(NUMBER, label):
+        return rf"(?<![\w.,+\u2212-]){re.escape(label)}{ENDS}"
+    return re.escape(label)
+
+
+def _other(labels: Collection[str]) -> str:
+    """A verdict that is none of the labels: a number where they are numbers, a letter where they are."""
+    digits = r"[-+\u2212]?\.?\d[\d.,]*" if any(label.isdigit() for label in labels) else r"(?!)"
+    letter = r"(?-i:[A-Z])(?![\w'’]|[ \t]+\w)" if any(len(label) == 1 for label in labels) else r"(?!)"
+    return rf"(?:{digits}|{letter})"
+
+
+_patterns = lru_cache(maxsize=64)(_Patterns)

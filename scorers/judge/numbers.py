@@ -1,0 +1,69 @@
+"""The number that a judge's reply settles on, or why it settles on none."""
+
+import math
+import re
+from typing import Final
+
+from scorers.judge.announced import FIRST, SECOND, Unsettled
+
+NUMBER: Final = r"[-+\u2212\u2013]?(?:\d+(?:\.\d+)?|\.\d+)"
+_RANGE: Final = r"[-\u2012-\u2015]\d|\s*[-\u2012-\u2015]\s*\d[\d.]*\s*(?:[,.;)\]*]|\Z|\n)"
+ENDS: Final = rf"(?![A-Za-z0-9_%/]|[.,]\d|\s*%|{_RANGE})"
+"""A number ends here: it is no part of 1,000 or 7,5 or 92.5% or 7-8 or a date, all of which take a guess."""
+_OUT_OF: Final = r"(?:\s*\(?\s*(?:/|out of{of})\s*(\d+(?:\.\d+)?))"
+_HERE: Final = re.compile(rf"({NUMBER}){_OUT_OF.format(of='|of')}?{ENDS}", re.IGNORECASE)
+_BRACKETED: Final = re.compile(rf"\[\[\s*({NUMBER}){_OUT_OF.format(of='|of')}?\s*\]\]", re.IGNORECASE)
+_FRACTION: Final = re.compile(rf"(?<![\w.,/])({NUMBER}){_OUT_OF.format(of='')}{ENDS}", re.IGNORECASE)
+_BEGINS: Final = r"(?=[-+\u2212\u2013]?\.?\d)"
+_ANNOUNCED: Final = tuple(re.compile(heads + _BEGINS, re.IGNORECASE) for heads in (FIRST, SECOND))
+_ANY: Final = re.compile(r"(?<![A-Za-z0-9_.,])[-+\u2212\u2013]?\.?\d(?:[\d.,]*\d)?")
+_DRESS: Final = " \t\r\n*_`\"'()[]{}:#<>"
+
+
+def find_number(text: str, highest: float = math.inf, cut: bool = False) -> float:
+    """The number that a reply settles on; raises Unsettled.
+
+    In turn: the whole reply; the last number in double brackets; the last announced (``score: 7``); a
+    fraction's upper part (``7/10``); the only number there is. What a fraction is out of has to be the
+    ``highest`` grade where that is finite. Of a reply that was ``cut`` the last does not count, nor does one
+    that another digit would leave within the range.
+    """
+    whole = text.strip(_DRESS).rstrip(".")
+    if re.fullmatch(NUMBER, whole):
+        return _uncut(_value(whole), highest, cut)
+    if bracketed := list(_BRACKETED.finditer(text)):
+        return _read(bracketed[-1], text, highest, cut)
+    for announcement in _ANNOUNCED:
+        if announced := list(announcement.finditer(text)):
+            # What is announced and can't be read is not made up for by another number.
+            return _read(_HERE.match(text, announced[-1].end()), text, highest, cut)
+    fractions = list(_FRACTION.finditer(text))
+    if fractions:
+        fitting = [one for one in fractions if float(one[2]) == highest]
+        return _read((fitting or fractions)[-1], text, highest, cut)
+    numbers = {number[0]: number for number in _ANY.finditer(text)}
+    if len(numbers) != 1:
+        raise Unsettled("several numbers" if numbers else "no number")
+    if cut:
+        raise Unsettled("the reply was cut off before a grade")
+    (only,) = numbers.values()
+    return _read(_HERE.match(text, only.start()), text, highest, cut)
+
+
+def _read(place: "re.Match[str] | None", text: str, highest: float, cut: bool) -> float:
+    if place is None:
+        raise Unsettled("no number that can be told without a guess")
+    if place[2] is not None and math.isfinite(highest) and float(place[2]) != highest:
+        raise Unsettled(f"{place[0].strip('[]( ')} is not out of {highest:g}")
+    return _uncut(_value(place[1]), highest, cut and place.end() == len(text) and place[2] is None)
+
+
+def _uncut(value: float, highest: float, cut: bool) -> float:
+    """The number, unless the reply ends in it by a limit and another digit may have been to come."""
+    if cut and value and 10 * abs(value) <= highest:
+        raise Unsettled(f"the reply was cut off behind {value:g}, which may have gone on")
+    return value
+
+
+def _value(text: str) -> float:
+    return float(text.replace("\u2212", "-").replace("\u2013", "-"))
