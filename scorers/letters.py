@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from metrics.metric import Metric
 from metrics.types import HIGHEST_LOG_PROBABILITY
+from scorers.articles import may_be_word
 from scorers.base import BaseScorer, Batch, ModelReply, SampleScores, score_values
 
 ACC_LETTER: Final = "acc_letter"
@@ -49,30 +50,52 @@ class Reading:
         return {**letter, **shown, "right": right, "order": list(order)}
 
 
-_WRAP: Final = r"[\s*_`\"'(\[{<$.:]*"
-_AFTER: Final = r"(?![\w'’])"
+_WRAP: Final = r"(?:[\s*_`\"'“‘(（\[{<>$.:：=]|\\[(\[]|\\(?:text(?:bf)?|mathrm|mathbf)\b)*"
+_CLOSED: Final = r"[*_`\"'”’)）\]}]*"
+_AFTER: Final = r"(?![^\W\u2e80-\uffff]|['’])"
+"""No further letter of the word, which in Chinese or Japanese does not end with one."""
+_ENDS: Final = r"(?=\s*(?:[.)\]}<$。]|\\[)\]]|\Z|\n))"
+_HEADS: Final = (
+    r"(?:\b(?i:answer|letter|antwort|respuesta|réponse|resposta|risposta|ответ|jawaban|jibu)\b"
+    r"|答案|答え|回答|正解|정답|답|उत्तर|উত্তর|الإجابة|الجواب)"
+)
+_IS: Final = (
+    r"(?i:(?:is|was|would be|should be|must be|has to be|ist|lautet|es|est|é|è|adalah)\b"
+    r"(?:\s+(?:clearly|therefore)\b)?|[:：=>是为は])"
+)
+_NAMES: Final = rf"(?:(?i:the|option|choice|letter)\b{_WRAP}){{0,3}}"
 
 
 def _alone(text: str, letters: str) -> str | None:
-    found = re.fullmatch(rf"{_WRAP}([{letters}{letters.lower()}])[\s*_`\"')\]}}>$.:,;!]*", text)
+    found = re.fullmatch(rf"{_WRAP}([{letters}{letters.lower()}])[\s*_`\"'”’)）\]}}>$.:,;!。]*", text)
     return found[1].upper() if found else None
 
 
 def _boxed(text: str, letters: str) -> str | None:
-    found = re.findall(rf"\\boxed\s*\{{\s*(?:\\text(?:bf)?\s*\{{)?\s*\(?([{letters}])\)?\s*\}}", text)
-    return found[-1] if found else None
+    dress = r"(?:\\(?:text(?:bf)?|mathrm|mathbf)\s*\{)?"
+    found = re.findall(rf"\\boxed\s*\{{\s*{dress}\s*\(?([{letters}{letters.lower()}])\)?\s*\}}", text)
+    return found[-1].upper() if found else None
 
 
 def _announced(text: str, letters: str) -> str | None:
-    said = rf"(?i:answer|choice|option)\b{_WRAP}(?i:(?:is|was|=|would be|should be)\b)?{_WRAP}"
-    found = re.findall(
-        rf"{said}(?:(?i:the|option|choice|letter)\b{_WRAP})*([{letters}])[*_`\"')\]}}]*{_AFTER}", text
-    )
+    said = rf"{_HEADS}[\s*_`\"')\]]*{_IS}{_WRAP}{_NAMES}"
+    found = _found(rf"{said}(?:([{letters}]){_CLOSED}{_AFTER}|([{letters.lower()}]){_CLOSED}{_ENDS})", text)
     return found[-1] if found else None
 
 
+def _called(text: str, letters: str) -> str | None:
+    right = r"(?:is|was)\s+(?:the\s+)?(?:correct|right|best)\b"
+    return _only(_found(rf"(?<![\w'’])\(?([{letters}])\)?[*_`\"')\]]*\s+{right}", text))
+
+
+def _option(text: str, letters: str) -> str | None:
+    said = rf"\b(?i:answer|option|choice|choose|chose|pick|select)\b{_WRAP}(?:(?i:is|was)\b{_WRAP})?{_NAMES}"
+    return _only(_found(rf"{said}([{letters}]){_CLOSED}{_AFTER}", text))
+
+
 def _first_line(text: str, letters: str) -> str | None:
-    found = re.match(rf"\s*[*_(\[]*([{letters}])(?:[*_)\]]*[.):]|[*_)\]]+|[ \t]*\n)(?!\w)", text)
+    ends = r"[*_)\]]*[.):]|[*_)\]]+|[ \t]*\n|,(?=\s+(?i:because|since|as)\b)"
+    found = re.match(rf"\s*[*_(\[]*([{letters}])(?:{ends})(?!\w)", text)
     return found[1] if found else None
 
 
@@ -86,17 +109,32 @@ def _last_line(text: str, letters: str) -> str | None:
     return _alone(lines[-1], letters) if len(lines) > 1 else None
 
 
+def _found(pattern: str, text: str) -> list[str]:
+    """The letters that a pattern finds, but those that are words of the sentence."""
+    places = re.finditer(pattern, text)
+    letters = [(said, next(group for group in said.groups() if group)) for said in places]
+    return [letter.upper() for said, letter in letters if not may_be_word(letter, text, said.end())]
+
+
+def _only(letters: Sequence[str]) -> str | None:
+    """The letter that all of them are; None: there are several, or none."""
+    return letters[0] if len(set(letters)) == 1 else None
+
+
 RULES: Final[Mapping[str, Callable[[str, str], str | None]]] = {
     "alone": _alone,
     "boxed": _boxed,
     "announced": _announced,
     "last_line": _last_line,
     "first_line": _first_line,
+    "called": _called,
+    "option": _option,
     "marked": _marked,
 }
 """Tried one after the other: the letter is all there is; stands in the last ``\\boxed{}``; behind the last
-"answer is", "answer:" or "option"; alone on the last line; at the beginning as "B." or "B)"; in the last
-parentheses or in bold. Then the choice's own text, where just one of them is in the answer."""
+"answer is" or "answer:"; alone on the last line; at the beginning as "B." or "B)"; is the only one that is
+called correct; the only one behind "option" or "I choose"; in the last parentheses or in bold. Then the
+choice's own text, where just one of them is in the answer."""
 BY_TEXT: Final = "text"
 
 

@@ -11,7 +11,7 @@ _OTHERS: Final = r"answer|choice|result"
 FIRST: Final = (
     rf"(?:\b(?:{_VERDICTS})\b{_AFTER}"
     rf"|\b(?:grade|verdict|rating|score)[ \t]+of\b[{MARKS}(\[]*"
-    rf"|(?<![^\n])[{MARKS}#>-]*(?:(?:final|overall|my)[ \t]+)?(?:{_OTHERS})\b[{MARKS}]*[:：=][{MARKS}(\[]*)"
+    rf"|(?<![^\n])[ \t*_`\"'#>-]*(?:(?:final|overall|my)[ \t]+)?(?:{_OTHERS})\b[{MARKS}]*[:：=][{MARKS}(\[]*)"
 )
 """Speaks of the verdict itself: by a word for one, or as the beginning of a line."""
 SECOND: Final = rf"\b(?:{_OTHERS})\b{_AFTER}"

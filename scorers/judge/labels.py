@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterator
 from functools import lru_cache
 from typing import Final
 
+from scorers.articles import may_be_word, next_word
 from scorers.judge.announced import FIRST, MARKS, SECOND, Unsettled
 from scorers.judge.numbers import ENDS, NUMBER
 
@@ -14,14 +15,6 @@ _ENDED: Final = re.compile(rf"[{MARKS}\])]*(?:[.!;。]|\Z|\n)")
 """Behind a label: nothing more in its sentence."""
 _UNSETTLED: Final = re.compile(rf"[{MARKS}]*(?:[+/?]|-(?!\w))")
 """Behind a label: that it is half of another one (B+, A/B), or a question."""
-_GOES_ON: Final = re.compile(r"[ \t]+([a-z][\w'’]*)")
-_NO_NOUN: Final = re.compile(
-    r"(?:is|was|has|had|does|did|will|would|can|could|should|won|because|since|as|for|by|over|than|and|or|but|with"
-    r"|in|on|at|from|to|due|when|while|where|if|given|although|though|rather|despite|whereas|against|here|also|only"
-    r"|[a-z]+[^siu\W]s)\Z"
-)
-"""A word that no article stands before: a preposition, a conjunction, an auxiliary, or one that ends as
-plurals and verbs of the third person do."""
 _NAMED: Final = re.compile(
     rf"\b(?:answer|response|assistant|option|candidate|choice|model|output)[{MARKS}(]+\Z", re.IGNORECASE
 )
@@ -78,7 +71,7 @@ def _settled(said: "re.Match[str]", labels: Collection[str], cut: bool) -> str:
     text, end = said.string, said.end(1)
     label = label_of(said[1], labels)
     doubt = _UNSETTLED.match(text, end) or _alternative(text, end, labels)
-    if label is None or doubt or _is_doubtful(said, labels):
+    if label is None or doubt or _is_doubtful(said):
         raise Unsettled(f"{said[0].strip()!r} can't be told without a guess")
     return _uncut(label, labels, cut and end == len(text))
 
@@ -90,7 +83,7 @@ def _alone(text: str, labels: Collection[str]) -> Iterator[str]:
     for line in (lines[0], lines[-1]) if lines else ():
         if label := label_of(line.strip(_DRESS), labels):
             yield label
-    begun = re.match(rf"[{MARKS}]*(\w[\w \t]+?)[{MARKS}]*[,.!;–—]", text)
+    begun = re.match(rf"[{MARKS}]*(\w\w+(?:[ \t]\w+){{0,5}})[{MARKS}]*[,.!;–—]", text)
     if begun and (label := label_of(begun[1], labels)):
         yield label
 
@@ -104,7 +97,7 @@ def _single(found: Collection[str]) -> str:
 def _standing(text: str, labels: Collection[str], pattern: "re.Pattern[str]", cut: bool) -> str:
     places = [said for said in pattern.finditer(text) if not _is_word(said, labels)]
     named = {said[1] for said in places}
-    if not named or (len(named) == 1 and all(_is_doubtful(said, labels) for said in places)):
+    if not named or (len(named) == 1 and all(_is_doubtful(said) for said in places)):
         raise Unsettled(f"none of the labels {', '.join(labels)}")
     label = _single(named)
     if any(_DENIED.search(text, max(0, said.start() - 80), said.start()) for said in places):
@@ -117,20 +110,18 @@ def _standing(text: str, labels: Collection[str], pattern: "re.Pattern[str]", cu
 
 
 def _is_word(said: "re.Match[str]", labels: Collection[str]) -> bool:
-    """Whether what looks like a label is the article: small where the label is not, before a noun, or before
-    another label."""
-    word, next_word = said[1], _GOES_ON.match(said.string, said.end(1))
-    if word not in ("A", "a") or next_word is None:
-        return False
-    return next_word[1] in labels or (word not in labels and not _NO_NOUN.match(next_word[1]))
+    """Whether what looks like a label is the article: small where the label is not, or before another
+    label."""
+    text, end = said.string, said.end(1)
+    return said[1] in ("A", "a") and (
+        next_word(text, end) in labels or (said[1] not in labels and may_be_word(said[1], text, end))
+    )
 
 
-def _is_doubtful(said: "re.Match[str]", labels: Collection[str]) -> bool:
-    """Whether an A may be an article."""
-    next_word = _GOES_ON.match(said.string, said.end(1))
-    if said[1] not in ("A", "a") or next_word is None or _NO_NOUN.match(next_word[1]):
-        return False
-    return not _NAMED.search(said.string, max(0, said.start(1) - 40), said.start(1))
+def _is_doubtful(said: "re.Match[str]") -> bool:
+    """Whether an A, or an I, may be a word of the sentence."""
+    named = _NAMED.search(said.string, max(0, said.start(1) - 40), said.start(1))
+    return not named and may_be_word(said[1], said.string, said.end(1))
 
 
 def _alternative(text: str, end: int, labels: Collection[str]) -> bool:

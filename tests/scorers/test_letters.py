@@ -18,7 +18,44 @@ TEXTS = [
     ("The answer is (B) dark blue.", "announced", 1),
     ("**Answer:** C", "announced", 2),
     ("Answer: A? No. The correct answer is **option D**, of course", "announced", 3),
-    ("I choose option C.", "announced", 2),
+    ("I choose option C.", "option", 2),
+    # what is said of the other options does not take back the answer
+    (
+        "The correct answer is B.\n\nOption A is incorrect: it is no colour.\nOption C is wrong, too.",
+        "announced",
+        1,
+    ),
+    ("B. Option A is wrong because it is a pet.", "first_line", 1),
+    ("B is correct. Option A is not.", "called", 1),
+    ("The answer is (B). The other choices, choice D in particular, are wrong.", "announced", 1),
+    ("Answer B is right; answer A is wrong.", "called", 1),
+    ("Option A is wrong, option C as well", "none", None),
+    ("A is correct? No, B is correct", "none", None),
+    # other ways to write it
+    ("<answer>B</answer>", "announced", 1),
+    ("Answer: b", "announced", 1),
+    ("the answer is b", "announced", 1),
+    ("answer is (b).", "announced", 1),
+    ("so it is \\boxed{b}", "boxed", 1),
+    ("so it is $\\boxed{\\mathrm{B}}$", "boxed", 1),
+    ("The answer is $\\text{B}$", "announced", 1),
+    ("The answer is \\(B\\).", "announced", 1),
+    ("Answer: “B”", "announced", 1),
+    ("Answer：B", "announced", 1),
+    ("The correct letter is B.", "announced", 1),
+    ("I choose B.", "option", 1),
+    ("B, because it is so", "first_line", 1),
+    ("The answer must be B", "announced", 1),
+    ("Antwort: B", "announced", 1),
+    ("正确答案：B", "announced", 1),
+    ("答案是B项", "announced", 1),
+    ("La respuesta es B", "announced", 1),
+    ("Ответ: B", "announced", 1),
+    # an article is no letter
+    ("Answer: A careful look shows it", "none", None),
+    ("The answer is a colour. B", "none", None),
+    ("Answer: A (red)", "announced", 0),
+    ("Answer: A because roses are", "announced", 0),
     ("answer: a car", "none", None),
     ("The answer is Apparently", "none", None),
     ("It could be many things.\n\nB", "last_line", 1),
@@ -37,10 +74,24 @@ TEXTS = [
 ]
 
 
+def test_a_choice_that_begins_with_an_article_is_no_letter():
+    assert read_letter("Answer: A dog", ["a cat", "red", "A dog"]).position == 2
+    assert (
+        read_letter("I think the answer is: I am unsure", [f"choice {i}" for i in range(10)]).position is None
+    )
+
+
 @pytest.mark.parametrize(("text", "rule", "position"), TEXTS)
 def test_letters_are_read_by_rules_one_after_the_other(text, rule, position):
     reading = read_letter(text, CHOICES)
     assert (reading.rule, reading.position) == (rule, position)
+
+
+@pytest.mark.parametrize(
+    "part", ["\n", "answer ", "option ", "the choice ", "\\boxed{", "(", "A ", "answer: "]
+)
+def test_long_answers_of_one_thing_come_to_an_end(part):
+    assert read_letter(part * 20_000, CHOICES).rule in {"none", "option"}
 
 
 def chat(tops):

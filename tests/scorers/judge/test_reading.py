@@ -255,3 +255,28 @@ def test_any_reply_gives_a_grade_within_range_or_a_reason(text, reading):
 @given(before=st.text(alphabet="abc .\n", max_size=20), label=st.sampled_from(["CORRECT", "INCORRECT"]))
 def test_announced_label_is_read_whatever_comes_before(before, label):
     assert grade(f"{before}\nVerdict: {label}", VERDICT).label == label
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        "\n",
+        "\n* ",
+        "answer ",
+        "answer is ",
+        "Grade: ",
+        "score (",
+        "not ",
+        "option ",
+        "1,",
+        "7 - ",
+        "[[",
+        "{",
+        "A ",
+    ],
+)
+def test_long_replies_of_one_thing_come_to_an_end(part):
+    """A reader that looks back over the whole reply from every place would take hours."""
+    for reading in (LETTERS, NUMBER, FIELD):
+        found = grade(part * 20_000, reading)
+        assert (found.value is None) != (found.error is None)
