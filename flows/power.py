@@ -496,7 +496,7 @@ def _design_cells(design: Design) -> list[str]:
     taken = design.cost
     return [
         str(design.samples),
-        "no number" if design.items is None else numbers.count(design.items),
+        _items(design),
         numbers.count(taken.requests if taken else None),
         numbers.count(taken.prompt_tokens if taken else None),
         numbers.count(taken.completion_tokens if taken else None),
@@ -506,10 +506,11 @@ def _design_cells(design: Design) -> list[str]:
 
 
 def _items(design: Design) -> str:
-    from tasks.reporting import numbers
-
-    most = "no number" if design.items is None else numbers.count(design.items)
-    if design.fewest is None or design.fewest == design.items:
+    """How many items decide; from the fewest to the most, where nothing says what samples take away."""
+    if design.items is None:
+        return "no number"
+    most = numbers.count(design.items)
+    if design.fewest in (None, design.items):
         return most
     return f"{numbers.count(design.fewest)} to {most}"
 

@@ -233,6 +233,21 @@ def test_the_table_says_it_in_words(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "more than the dataset has" in out
 
 
+def test_the_table_says_from_which_number_of_items_on_where_nothing_says_what_samples_take_away(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = config(tmp_path, sample_params={"temperature": 0.7})
+    asked = (path, "--store", tmp_path / "store", "--margin", 0.05)
+    one, two, *_ = planned(capsys, *asked)["pairs"][0]["designs"]
+    assert two["fewest"] < two["items"]
+    with pytest.raises(SystemExit):
+        main([*map(str, asked)])
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    cells = {row[0]: row[1:4] for row in rows if row and row[0] in ("1", "2")}
+    assert cells["1"][0] == f"{one['items']:,}"
+    assert cells["2"] == [f"{two['fewest']:,}", "to", f"{two['items']:,}"]
+
+
 def test_a_loss_beyond_the_range_of_the_metric_is_not_spoken_of(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
