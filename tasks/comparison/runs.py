@@ -250,9 +250,8 @@ def outcome_changes(
     """The outcomes that either run has any of, in the order of the groups; ``alpha`` is the tests' level."""
     found = [
         change
-        for match in _one_a_group(matches)
-        if match.base is not None and match.candidate is not None
-        for change in _counted_changes(match.key, base[match.base], candidate[match.candidate], statistics)
+        for key, before, after in _one_a_group(base, candidate, matches)
+        for change in _counted_changes(key, before, after, statistics)
     ]
     corrected = adjust([change.p_value for change in found], "holm")
     return tuple(
@@ -261,14 +260,18 @@ def outcome_changes(
     )
 
 
-def _one_a_group(matches: Sequence[Match]) -> Iterator[Match]:
-    """The first pair of each group of items: all its pairs rest on the same answers."""
+def _one_a_group(
+    base: Mapping[GroupKey, ItemGroup], candidate: Mapping[GroupKey, ItemGroup], matches: Sequence[Match]
+) -> Iterator[tuple[GroupKey, ItemGroup, ItemGroup]]:
+    """The first pair of each group of items that both runs counted: its pairs rest on the same answers."""
     seen = set()
     for match in matches:
-        group = (match.key.benchmark, match.key.facets)
-        if group not in seen:
-            seen.add(group)
-            yield match
+        if match.base is None or match.candidate is None:
+            continue
+        place, sides = (match.key.benchmark, match.key.facets), (base[match.base], candidate[match.candidate])
+        if place not in seen and all(side.outcomes for side in sides):
+            seen.add(place)
+            yield match.key, *sides
 
 
 def _counted_changes(

@@ -245,6 +245,26 @@ def test_runs_that_differ_in_nothing_pass_however_few_their_items(
     assert compared(base, base, Gate()).verdict == "inconclusive"  # one run against itself is no second night
 
 
+def test_answers_that_are_cut_off_are_told_though_the_first_pair_is_not_in_the_other_run(
+    tmp_path: Path,
+) -> None:
+    """Whichever of a group's pairs both runs have, it rests on the same answers."""
+
+    def answered(cut_off: int, *metrics: str) -> ComparedRun:
+        grouped: dict[GroupKey, Any] = {}
+        for metric in metrics:
+            grouped |= groups(tmp_path, items(60, 60), metric=metric)
+        shares = (np.arange(60) < cut_off).astype(float)
+        return run({key: replace(group, outcomes={"cut_off": shares}) for key, group in grouped.items()})
+
+    gate = Gate.model_validate({"margin": 0.99, "outcomes": "fail", "pairs": {"exact_match,strict": {}}})
+    result = compared(answered(0, "rouge1", "exact_match"), answered(30, "exact_match"), gate)
+    assert [(change.outcome, change.candidate, change.risen) for change in result.outcomes] == [
+        ("cut_off", 0.5, True)
+    ]
+    assert result.verdict == "regression"
+
+
 def test_only_gated_pairs_decide_and_share_the_correction(tmp_path: Path) -> None:
     worse = groups(tmp_path, items(200, 100)) | groups(tmp_path, items(200, 0), filter="loose")
     base = run(groups(tmp_path, items(200, 100)) | groups(tmp_path, items(200, 200), filter="loose"))
