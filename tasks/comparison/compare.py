@@ -47,6 +47,7 @@ from tasks.comparison.runs import (
     outcome_changes,
 )
 from tasks.comparison.stopping import PairAsked, Stopping, StopRule, asked_part
+from tasks.rows.parts import UNKNOWN
 
 Correction = Literal["holm", "bh", "none"]
 Level = Annotated[float, Field(gt=0, lt=1)]
@@ -626,13 +627,28 @@ def _why_missing(base: ComparedRun, candidate: ComparedRun, match: Match) -> str
     if asked_otherwise([match.key.metric], {key.metric for key in lacking.groups}):
         return ASKED_OTHERWISE
     place = "candidate" if match.candidate is None else "baseline"
-    failed = lacking.failed_pairs().get((match.key.filter, match.key.metric))
-    return f"failed in the {place}: {failed}" if failed else f"not in the {place}"
+    telling = base.varying | candidate.varying
+    failed = (error for key, error in lacking.failures.items() if _is_of(match.key, key, telling))
+    return next((f"failed in the {place}: {error}" for error in failed), f"not in the {place}")
+
+
+def _is_of(key: GroupKey, failed: GroupKey, telling: Collection[str]) -> bool:
+    """Whether what failed in one run is the other run's group; ``telling`` is what tells groups apart."""
+    if (failed.filter, failed.metric) != (key.filter, key.metric):
+        return False
+    place = {**dict(key.facets), "benchmark": key.benchmark}
+    own = (*failed.facets, ("benchmark", failed.benchmark))
+    return all(value in (place.get(name), UNKNOWN) or name not in telling for name, value in own)
 
 
 def _higher_is_better(base: ComparedRun, candidate: ComparedRun, match: Match) -> bool:
     """The metric's direction, as the result rows of either run have it; up where they do not say."""
-    pair = (match.key.filter, match.key.metric)
-    rows = [*candidate.results, *base.results]
-    directions = (row["higher_is_better"] for row in rows if (row["filter"], row["metric"]) == pair)
+    sides = ((candidate, match.candidate), (base, match.base))
+    directions = (
+        row["higher_is_better"]
+        for run, key in sides
+        if key is not None
+        for row in run.results
+        if (row["benchmark"], row["filter"], row["metric"]) == (key.benchmark, key.filter, key.metric)
+    )
     return next((bool(better) for better in directions if better is not None), True)

@@ -15,6 +15,7 @@ rise is told beside the pairs, tested item by item like them.
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -38,6 +39,7 @@ from tasks.comparison.matching import (
     groups_in,
     join,
     read_groups,
+    result_key,
     row_keys,
 )
 from tasks.comparison.stopping import Stopping
@@ -45,6 +47,7 @@ from tasks.history.layout import HISTORY_ITEMS, ITEMS, HistoryError, find_manife
 from tasks.history.nights import Night
 from tasks.history.query import read_rows
 from tasks.models.registry import is_recorded
+from tasks.rows.parts import UNKNOWN
 from tasks.store.errors import FileDamaged, FileMissing
 from tasks.store.schemas import CELL_FACETS, COUNTED
 from tasks.store.storage import Store
@@ -346,10 +349,24 @@ class ComparedRun:
         """Every manifest that says something about the run."""
         return (self.manifest, *self.parts) if self.manifest else self.parts
 
+    @cached_property
+    def failures(self) -> Mapping[GroupKey, str]:
+        """Why groups failed in this run."""
+        failed = (row for row in self.results if row["status"] == "failed")
+        return {result_key(row): row["error"] or "no reason given" for row in failed}
+
     def failed_pairs(self) -> Mapping[tuple[str, str], str]:
         """(filter, metric) → why, for the pairs that failed in this run."""
-        failed = (row for row in self.results if row["status"] == "failed")
-        return {(row["filter"], row["metric"]): row["error"] or "no reason given" for row in failed}
+        return {(key.filter, key.metric): why for key, why in self.failures.items()}
+
+    @cached_property
+    def varying(self) -> frozenset[str]:
+        """What tells groups of the run apart: the facets, and "benchmark", that have several values in it."""
+        values: dict[str, set[str]] = {}
+        for key in (*self.groups, *self.failures):
+            for name, value in (("benchmark", key.benchmark), *key.facets):
+                values.setdefault(name, set()).add(value)
+        return frozenset(name for name, own in values.items() if len(own - {UNKNOWN}) > 1)
 
 
 def open_run(name: str, store: Store) -> ComparedRun:

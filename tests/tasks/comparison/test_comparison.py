@@ -52,6 +52,19 @@ def groups(tmp_path: Path, values: dict[str, float | None], **other: Any) -> dic
     return dict(read_groups(path, path.name))
 
 
+def row_of(**keys: Any) -> dict[str, Any]:
+    """A row of results."""
+    row = {
+        "benchmark": "sums",
+        "filter": "strict",
+        "metric": "exact_match",
+        "reduction": "mean",
+        "label": None,
+    }
+    row |= {"facets": '{"model_name": "demo"}', "signature": None, "status": "ok", "error": None}
+    return row | {"higher_is_better": True, **keys}
+
+
 def run(groups: dict[GroupKey, Any], **fields: Any) -> ComparedRun:
     return ComparedRun("run", groups, **fields)
 
@@ -129,14 +142,7 @@ def test_a_clear_loss_is_a_regression_and_its_items_are_named(tmp_path: Path) ->
 
 
 def test_the_same_loss_is_a_win_where_less_is_better(tmp_path: Path) -> None:
-    row = {
-        "filter": "strict",
-        "metric": "exact_match",
-        "higher_is_better": False,
-        "status": "ok",
-        "error": None,
-    }
-    base = run(groups(tmp_path, items(200, 160)), results=(row,))
+    base = run(groups(tmp_path, items(200, 160)), results=(row_of(higher_is_better=False),))
     candidate = run(groups(tmp_path, items(200, 100)))
     pair = only(compared(base, candidate, Gate(margin=0.05)))
     assert pair.verdict == "pass"
@@ -160,18 +166,64 @@ def test_low_coverage_decides_nothing_however_clear_the_difference(tmp_path: Pat
 
 
 def test_a_pair_that_failed_in_the_candidate_is_inconclusive_with_its_reason(tmp_path: Path) -> None:
-    failed = {
-        "filter": "strict",
-        "metric": "exact_match",
-        "status": "failed",
-        "error": "boom",
-        "higher_is_better": None,
-    }
+    failed = row_of(status="failed", error="boom", higher_is_better=None)
     other = groups(tmp_path, items(5, 5), metric="bleu")
     base = run(groups(tmp_path, items(5, 5)) | other)
     result = compared(base, run(other, results=(failed,)), Gate())
     lost = next(pair for pair in result.pairs if pair.key.metric == "exact_match")
     assert (lost.verdict, lost.reason) == ("inconclusive", "failed in the candidate: boom")
+
+
+def test_a_metric_of_one_name_has_the_direction_and_the_failure_of_its_own_benchmark(tmp_path: Path) -> None:
+    """Over a merged night, other benchmarks have the same filter and metric."""
+
+    def night(right: int) -> ComparedRun:
+        both = groups(tmp_path, items(200, right)) | groups(
+            tmp_path, items(200, 200 - right), benchmark="errors"
+        )
+        return run(both, results=(row_of(), row_of(benchmark="errors", higher_is_better=False)))
+
+    result = compared(night(160), night(100), Gate(margin=0.05))
+    assert {pair.key.benchmark: pair.higher_is_better for pair in result.pairs} == {
+        "sums": True,
+        "errors": False,
+    }
+    assert [pair.verdict for pair in result.pairs] == ["regression", "regression"]
+
+    failed = row_of(status="failed", error="boom")
+    result = compared(
+        night(160), run(groups(tmp_path, items(5, 5), metric="bleu"), results=(failed,)), Gate()
+    )
+    reasons = {pair.key.benchmark: pair.reason for pair in result.pairs if pair.key.metric == "exact_match"}
+    assert reasons == {"sums": "failed in the candidate: boom", "errors": "not in the candidate"}
+
+
+@pytest.mark.parametrize(
+    ("failed", "reason"),
+    [
+        ({"facets": '{"model_name": "demo"}'}, "failed in the candidate: boom"),
+        ({"facets": '{"model_name": "other"}'}, "not in the candidate"),  # another model's failure
+        ({"facets": '{"model_name": "unknown"}'}, "failed in the candidate: boom"),  # of any model
+        ({"facets": "{}"}, "failed in the candidate: boom"),
+    ],
+)
+def test_a_failure_is_of_its_own_model_where_there_are_several(
+    tmp_path: Path, failed: dict[str, Any], reason: str
+) -> None:
+    other = groups(tmp_path, items(5, 5), model_name="other")
+    row = row_of(status="failed", error="boom", **failed)
+    result = compared(run(groups(tmp_path, items(5, 5)) | other), run(other, results=(row,)), Gate())
+    assert [pair.reason for pair in result.pairs if pair.key.facet("model_name") == "demo"] == [reason]
+
+
+def test_a_failure_is_of_the_one_model_of_a_run_whatever_its_name(tmp_path: Path) -> None:
+    row = row_of(status="failed", error="boom", facets='{"model_name": "tuesday"}')
+    kept = groups(tmp_path, items(5, 5), metric="bleu", model_name="tuesday")
+    base = groups(tmp_path, items(5, 5), model_name="monday")
+    base |= groups(tmp_path, items(5, 5), metric="bleu", model_name="monday")
+    result = compared(run(base), run(kept, results=(row,)), Gate())
+    (lost,) = (pair for pair in result.pairs if pair.match.candidate is None)
+    assert lost.reason == "failed in the candidate: boom"
 
 
 def test_without_a_gate_nothing_is_judged(tmp_path: Path) -> None:
@@ -184,19 +236,7 @@ def test_without_a_gate_nothing_is_judged(tmp_path: Path) -> None:
 def _recorded(
     groups: dict[GroupKey, Any], answers: str, signature: str = "exact_match|agg:mean"
 ) -> ComparedRun:
-    row = {
-        "benchmark": "sums",
-        "filter": "strict",
-        "metric": "exact_match",
-        "reduction": "mean",
-        "label": None,
-    }
-    row |= {
-        "facets": '{"model_name": "demo"}',
-        "signature": signature,
-        "higher_is_better": True,
-        "status": "ok",
-    }
+    row = row_of(signature=signature)
     return run(groups, results=(row,), manifest={"artifacts": {"filter": [{"digest": answers}]}})
 
 
