@@ -413,7 +413,7 @@ def merged_run(name: str, runs: Mapping[str, ComparedRun]) -> ComparedRun:
     apart.
     """
     groups = {key_with_model(key, run): group for run in runs.values() for key, group in run.groups.items()}
-    results = tuple(row for run in runs.values() for row in run.results)
+    results = tuple(_row_with_model(row, run) for run in runs.values() for row in run.results)
     manifests = tuple(run.manifest for run in runs.values() if run.manifest)
     stopping = {key_with_model(key, run): own for run in runs.values() for key, own in run.stopping.items()}
     return ComparedRun(name, groups, results, parts=manifests, stopping=stopping)
@@ -608,3 +608,8 @@ def key_with_model(key: GroupKey, run: ComparedRun) -> GroupKey:
     if len(models) != 1 or key.facet(MODEL) is not None:
         return key
     return replace(key, facets=tuple(sorted((*key.facets, (MODEL, models[0])))))
+
+
+def _row_with_model(row: Mapping[str, Any], run: ComparedRun) -> Mapping[str, Any]:
+    """The row of results under the key that its group has in ``merged_run``."""
+    return {**row, "facets": json.dumps(dict(key_with_model(result_key(row), run).facets))}

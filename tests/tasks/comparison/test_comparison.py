@@ -24,7 +24,7 @@ from tasks.comparison.matching import (
     match_runs,
     read_groups,
 )
-from tasks.comparison.runs import ComparedRun, changes, pooled_groups
+from tasks.comparison.runs import ComparedRun, changes, merged_run, pooled_groups
 from tasks.comparison.trends import flapping_items, trend
 
 KEY = GroupKey("sums", "strict", "exact_match", "mean", None, (("model_name", "demo"),))
@@ -259,6 +259,20 @@ def test_letters_in_text_and_letters_of_the_first_token_are_not_compared(tmp_pat
         "choices_by: letter and choices_by: first_token are two things, and are not compared"
     )
     assert only(compared(token, token, Gate(margin=0.05))).verdict == "pass"
+
+
+def test_evaluations_that_do_not_group_by_model_are_compared_by_their_signatures_too(tmp_path: Path) -> None:
+    """A night names the model of each evaluation, whose rows of results do not."""
+    own = groups(tmp_path, items(5, 3), model_name=None, prompt_template="default")
+
+    def night(signature: str) -> ComparedRun:
+        row = row_of(signature=signature, facets='{"prompt_template": "default"}')
+        manifest = {"models": {"demo": {}}, "artifacts": {"filter": [{"digest": "same"}]}}
+        return merged_run("night", {"sums": run(own, results=(row,), manifest=manifest)})
+
+    two, three = (f"win_rate|agg:mean|opponents:{who}" for who in ("a, b", "a, b, c"))
+    assert only(compared(night(two), night(two), Gate())).verdict == "pass"
+    assert "are two things" in str(only(compared(night(two), night(three), Gate())).reason)
 
 
 @pytest.mark.parametrize("key", ["choices_by", "cut_off"])
