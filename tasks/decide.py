@@ -189,7 +189,7 @@ def answers_as(setup: DecideSetup, own: Sequence[Mapping[str, Any]], store: Stor
         theirs = (manifest.get("artifacts") or {}).get("filter", ())
         with suppress(StoreError):
             if theirs and _rows_by_place(theirs, store) == _rows_by_place(own, store):
-                return [ref["digest"] for ref in theirs]
+                return manifest.get("answers_as") or [ref["digest"] for ref in theirs]
     return None
 
 

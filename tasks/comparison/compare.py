@@ -5,7 +5,7 @@ is the schema of gate files.
 """
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Final, Literal, Self
 
@@ -48,6 +48,7 @@ from tasks.comparison.runs import (
 )
 from tasks.comparison.stopping import PairAsked, Stopping, StopRule, asked_part
 from tasks.rows.parts import UNKNOWN
+from tasks.store.schemas import CELL_FACETS
 
 Correction = Literal["holm", "bh", "none"]
 Level = Annotated[float, Field(gt=0, lt=1)]
@@ -485,8 +486,7 @@ def _identical(
     first, second = (run.groups[key] for run, key in zip(runs, keys, strict=True))
     if not len(joined) == len(first) == len(second):
         return False
-    answers = [sorted(_answers(run)) for run in runs]
-    if not answers[0] or answers[0] != answers[1]:
+    if not _same_answers(runs, keys):
         return False
     signatures = [_signature(run, key) for run, key in zip(runs, keys, strict=True)]
     if signatures[0] is None or signatures[0] != signatures[1]:
@@ -503,12 +503,40 @@ def _identical(
     )
 
 
-def _answers(run: ComparedRun) -> Iterator[str]:
-    """Digests of the answers after the filters; of a run that asked in blocks those of the baseline, where
-    its manifest says that they are the same."""
-    for manifest in run.manifests:
-        own = (manifest.get("artifacts") or {}).get("filter", ())
-        yield from manifest.get("answers_as") or (ref["digest"] for ref in own)
+def _same_answers(runs: tuple[ComparedRun, ComparedRun], keys: tuple[GroupKey, GroupKey]) -> bool:
+    """Whether a pair rests on the same answers in both runs.
+
+    Evaluations that asked in blocks say whether all their answers are those of the baseline: then all are
+    compared, whichever the pair rests on.
+    """
+    evaluations = [
+        [manifest for manifest in run.manifests if _refs(manifest, key)]
+        for run, key in zip(runs, keys, strict=True)
+    ]
+    whole = any(manifest.get("answers_as") for own in evaluations for manifest in own)
+    first, second = (
+        sorted(digest for manifest in own for digest in _digests(manifest, None if whole else key))
+        for own, key in zip(evaluations, keys, strict=True)
+    )
+    return bool(first) and first == second
+
+
+def _digests(manifest: Mapping[str, Any], key: GroupKey | None) -> Sequence[str]:
+    """Digests of the answers after the filters that a pair rests on; None: of all."""
+    return manifest.get("answers_as") or [ref["digest"] for ref in _refs(manifest, key)]
+
+
+def _refs(manifest: Mapping[str, Any], key: GroupKey | None) -> Sequence[Mapping[str, Any]]:
+    """The answers after the filters of a pair's benchmark, model and prompt: behind its own filter, or all
+    where a metric is of several."""
+    refs: Sequence[Mapping[str, Any]] = (manifest.get("artifacts") or {}).get("filter", ())
+    if key is None:
+        return refs
+    if manifest.get("benchmark", key.benchmark) != key.benchmark:
+        return ()
+    place = {name: value for name in CELL_FACETS if (value := key.facet(name)) is not None}
+    refs = [ref for ref in refs if all(ref.get(name, value) == value for name, value in place.items())]
+    return [ref for ref in refs if ref.get("filter", key.filter) == key.filter] or refs
 
 
 def _signature(run: ComparedRun, key: GroupKey) -> str | None:

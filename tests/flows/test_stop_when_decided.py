@@ -532,6 +532,20 @@ def test_nights_stop_are_no_baseline_and_every_second_asks_all(
         accept(Store(str(tmp_path / "store")), second, "as it should be", "somebody")
 
 
+def test_equal_nights_that_asked_all_in_blocks_pass_one_after_the_other(
+    suite_night: Callable[..., Any], tmp_path: Path
+) -> None:
+    with counting(four_of_five) as (address, _):
+        config = benchmark(tmp_path, address, "base", items=60)
+        suite = {"name": "stops", "benchmarks": [config.name], "answers": "fresh"}
+        suite["gate"] = {"margin": 0.02, "stop": {"when": "decided", "blocks": 4}}
+        (tmp_path / "suite.yaml").write_text(json.dumps(suite))
+        nights = [suite_night(tmp_path / "suite.yaml").document for _ in range(3)]
+    assert [night["verdict"] for night in nights] == [None, "pass", "pass"]
+    assert [night["baseline"] for night in nights[1:]] == [[night["run_id"]] for night in nights[:2]]
+    assert not any(night["evaluations"][0]["stopped"] for night in nights)
+
+
 def test_by_default_every_seventh_night_asks_all(tmp_path: Path) -> None:
     config = benchmark(tmp_path, "http://127.0.0.1:9/v1", "base", items=2)
     suite = {"name": "stops", "benchmarks": [config.name], "gate": {"stop": "decided"}}

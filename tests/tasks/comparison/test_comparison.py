@@ -299,6 +299,52 @@ def test_runs_that_differ_in_nothing_pass_however_few_their_items(
     assert compared(base, base, Gate()).verdict == "inconclusive"  # one run against itself is no second night
 
 
+@pytest.mark.parametrize(
+    ("other", "verdict"),
+    [
+        (
+            {"benchmark": "texts"},
+            "pass",
+        ),  # answers to another benchmark, of another model, behind another filter
+        ({"model_name": "other"}, "pass"),
+        ({"filter": "loose"}, "pass"),
+        ({}, "inconclusive"),
+    ],
+)
+def test_a_pair_passes_whose_own_answers_are_the_same_whatever_others_of_the_night_are(
+    tmp_path: Path, other: dict[str, str], verdict: str
+) -> None:
+    own = groups(tmp_path, items(5, 3))
+    place = {"benchmark": "sums", "model_name": "demo", "filter": "strict"}
+
+    def night(answers: str) -> ComparedRun:
+        parts: dict[str, dict[str, Any]] = {}
+        for number, (said, at) in enumerate((("same", place), (answers, place | other))):
+            part = {"benchmark": at["benchmark"], "artifacts": {"filter": []}}
+            refs = parts.setdefault(at["benchmark"], part)["artifacts"]["filter"]
+            refs.append(
+                {"digest": f"{said}-{number}", "model_name": at["model_name"], "filter": at["filter"]}
+            )
+        results = (row_of(signature="exact_match|agg:mean"),)
+        return run(own, results=results, parts=tuple(parts.values()))
+
+    assert compared(night("one"), night("two"), Gate()).verdict == verdict
+
+
+def test_an_evaluation_that_asked_in_blocks_has_the_answers_that_its_manifest_says(tmp_path: Path) -> None:
+    """Blocks have digests of their own."""
+    own = groups(tmp_path, items(5, 3))
+
+    def night(digests: str, *same: str) -> ComparedRun:
+        refs = [{"digest": digest, "filter": "strict"} for digest in digests]
+        manifest = {"artifacts": {"filter": refs}, "answers_as": [*same]}
+        return run(own, results=(row_of(signature="exact_match|agg:mean"),), manifest=manifest)
+
+    assert compared(night("a"), night("bc", "a"), Gate()).verdict == "pass"
+    assert compared(night("bc", "a"), night("bc", "a"), Gate()).verdict == "pass"
+    assert compared(night("a"), night("bc"), Gate()).verdict == "inconclusive"
+
+
 def test_answers_that_are_cut_off_are_told_though_the_first_pair_is_not_in_the_other_run(
     tmp_path: Path,
 ) -> None:
