@@ -49,20 +49,56 @@ def compare_opened(
     candidate: ComparedRun,
     gate: Gate | None = None,
     across: str | None = None,
-    reused: frozenset[GroupKey] = frozenset(),
     *,
     unpaired: bool = False,
-    muted: Mapping[str, str] = MappingProxyType({}),
 ) -> ComparedRuns:
     """Compares two runs, or, with ``across``, every two values of a facet within ``base``; ``unpaired``: as
     two samples of items, whichever they share.
 
-    ``reused`` are the candidate's groups whose model was asked nothing: in a suite they decide nothing.
-    ``muted`` names pairs that decide nothing, with until when and why.
-    Raises ConfigError for runs or a gate that do not fit together.
+    Raises ConfigError for runs or a gate that do not fit together: it names a pair that neither has, or they
+    have none in common, and not because one failed.
     """
     if gate is not None and across is None:
         check_baseline(base)
+    if gate is not None:
+        check_pairs(gate, base, candidate)
+    compared = _compared(base, candidate, gate, across, unpaired=unpaired)
+    common = any(pair.match.base and pair.match.candidate for pair in compared.pairs)
+    if not (common or base.failures or candidate.failures):
+        raise ConfigError(
+            f"'{base.name}' and '{candidate.name}' have no pair in common: {_pairs(base, candidate)}"
+        )
+    return compared
+
+
+def compare_night(
+    base: ComparedRun,
+    night: ComparedRun,
+    gate: Gate | None,
+    reused: frozenset[GroupKey],
+    muted: Mapping[str, str],
+) -> ComparedRuns:
+    """Compares a night with its baseline, however little the two have in common: what is missing is
+    inconclusive.
+
+    ``reused`` are the night's groups whose model was asked nothing, which decide nothing. ``muted`` names
+    pairs that decide nothing, with until when and why. Raises ConfigError for a baseline that stopped.
+    """
+    if gate is not None:
+        check_baseline(base)
+    return _compared(base, night, gate, None, reused=reused, muted=muted)
+
+
+def _compared(
+    base: ComparedRun,
+    candidate: ComparedRun,
+    gate: Gate | None,
+    across: str | None,
+    *,
+    unpaired: bool = False,
+    reused: frozenset[GroupKey] = frozenset(),
+    muted: Mapping[str, str] = MappingProxyType({}),
+) -> ComparedRuns:
     if gate is not None and (overall := gate.overall):
         parts: dict[GroupKey, set[GroupKey]] = {}
         for key in candidate.groups:
@@ -74,10 +110,6 @@ def compare_opened(
     matches = (
         match_across(base.groups, across) if across is not None else match_runs(base.groups, candidate.groups)
     )
-    if not any(match.base and match.candidate for match in matches):
-        raise ConfigError(
-            f"'{base.name}' and '{candidate.name}' have no pair in common: {_pairs(base, candidate)}"
-        )
     known: dict[PairName, Aggregation] = {}
     for manifest in (*base.manifests, *candidate.manifests):
         known |= configured_aggregations(manifest)
@@ -90,6 +122,11 @@ def compare_opened(
     )
     compared = with_item_names(compare_runs(base, candidate, matches, rules), (candidate, base))
     return replace(compared, begun=(_begun(base), _begun(candidate)))
+
+
+def check_pairs(gate: Gate, *runs: ComparedRun) -> None:
+    """Raises ConfigError for a gated pair that none of the runs has, not even failed."""
+    gate.check_pairs([key for run in runs for key in (*run.groups, *run.failures)])
 
 
 def _begun(run: ComparedRun) -> str | None:

@@ -6,7 +6,7 @@ from itertools import takewhile
 from typing import Literal, cast
 
 from flows.compare.flips import with_flapping_names
-from flows.compare.runs import compare_opened, name_of
+from flows.compare.runs import check_pairs, compare_night, name_of
 from flows.suite.plan import PlannedNight
 from flows.suite.rescoring import Rescoring, split_by_code, with_tonights_code
 from flows.suite.second_look import ANEW, evaluations_of, regressed, with_second_look
@@ -132,6 +132,10 @@ def judge_night(
     opened = _opener(store)
     tonight = opened(night)
     against = _against(planned, {pair: mute.said for pair, mute in mutes_of(store, night).items()})
+    if gate is not None and chosen and all(entry.ok for entry in evaluations):
+        # Whose evaluation failed may be what the gate names.
+        known = (run for entry in (night, *chosen) for run in opened(entry).values())
+        check_pairs(gate, *known)
     base = [with_tonights_code(entry, opened(entry), rescored, store) for entry in chosen]
     compared = against(planned.baseline, base, tonight)
     anew = opened(night.model_copy(update={"run_id": f"{night.run_id}-{ANEW}", "evaluations": again}))
@@ -248,19 +252,15 @@ Against = Callable[[str, Sequence[Runs], Runs], ComparedRuns | None]
 
 
 def _against(planned: PlannedNight, muted: Mapping[str, str]) -> Against:
-    """What compares a night with the nights of a baseline; None where there is nothing to compare."""
+    """What compares a night with the nights of a baseline; None where there is no such night yet."""
 
     def against(name: str, nights: Sequence[Runs], tonight: Runs) -> ComparedRuns | None:
-        base = [runs for runs in nights if runs]
-        if not base or not tonight:
+        if not nights:
             return None
-        compared = compare_opened(
-            baseline_run(name, base),
-            merged_run(planned.run_id, tonight),
-            planned.suite.gate,
-            reused=reused_groups(tonight),
-            muted=muted,
-        )
-        return replace(compared, changes=night_changes(base[-1], tonight))
+        # A night of which everything failed has no items to average; alone, it says why it has none.
+        there = [runs for runs in nights if any(run.groups for run in runs.values())] or nights
+        base, night = baseline_run(name, there), merged_run(planned.run_id, tonight)
+        compared = compare_night(base, night, planned.suite.gate, reused_groups(tonight), muted)
+        return replace(compared, changes=night_changes(there[-1], tonight))
 
     return against

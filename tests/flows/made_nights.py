@@ -36,7 +36,8 @@ def suite_file(folder: Path, items: int = 5, **keys: Any) -> Path:
 
 
 def judge_in(tmp_path: Path) -> Judge:
-    """Judges and records nights one after the other: ``night(right answers, of, gate…)``."""
+    """Judges and records nights one after the other: ``night(right answers, of, gate…)``. ``failed`` says
+    why there are no scores, ``refused`` is a night whose evaluation left nothing."""
     count = 0
 
     def judged(
@@ -46,6 +47,9 @@ def judge_in(tmp_path: Path) -> Judge:
         ok: bool = True,
         model: str = "demo",
         baseline: str = "last-passed",
+        metric: str = "exact_match",
+        failed: str | None = None,
+        refused: bool = False,
         **gate: Any,
     ) -> JudgedNight:
         nonlocal count
@@ -56,17 +60,20 @@ def judge_in(tmp_path: Path) -> Judge:
             f"{count:032}",
         )
         run_id, name = str(planned.evaluations[0].options.run_id), planned.evaluations[0].name
+        of = 0 if failed else of
         values = [0.0 if item in set(wrong) else 1.0 for item in range(of)]
+        pair = PAIR | {"metric": metric}
         items = pa.Table.from_pylist(
             [
-                PAIR | {"item_id": f"q{n}", "item_digest": f"q{n}", "value": value, "statistics": [value],
+                pair | {"item_id": f"q{n}", "item_digest": f"q{n}", "value": value, "statistics": [value],
                         "n_samples": 1, "n_scored": 1}
                 for n, value in enumerate(values)
             ],
             schema=ITEM_ROWS,
         )  # fmt: skip
-        result = PAIR | {"status": "ok", "signature": "exact_match|agg:mean", "higher_is_better": True,
-                         "value": sum(values) / of,
+        result = pair | {"status": "failed" if failed else "ok", "error": failed,
+                         "signature": None if failed else f"{metric}|agg:mean", "higher_is_better": True,
+                         "value": None if failed else sum(values) / of,
                          "n_items": of, "n_samples": of, "n_scored": of, "n_unscored": 0}  # fmt: skip
         manifest = {
             "run_id": run_id, "benchmark": "sums",
@@ -75,8 +82,9 @@ def judge_in(tmp_path: Path) -> Judge:
             "config": {"models": [{"name": "own", "type": model}]},
         }  # fmt: skip
         results = pa.Table.from_pylist([result], schema=RESULTS)
-        record_run(Store(planned.store), manifest, [results], [items])
-        begun = begin(planned)
+        if not refused:
+            record_run(Store(planned.store), manifest, [results], [items])
+        begun, ok = begin(planned), ok and not (failed or refused)
         found = judge_night(planned, (NightEvaluation(name=name, run_id=run_id, ok=ok),), begun)
         record_night(Store(planned.store), found.night)
         return found

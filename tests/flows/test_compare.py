@@ -308,6 +308,22 @@ def test_runs_without_a_common_pair_and_folders_without_a_run_are_refused(
     assert compare(capsys, base)[0] == 2
 
 
+def test_a_run_of_which_all_pairs_failed_is_inconclusive_and_says_why(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base, candidate = folder(tmp_path / "base", 200), folder(tmp_path / "candidate", 0, items=0)
+    pq.write_table(ITEM_ROWS.empty_table(), candidate / "items.parquet")
+    row = {"benchmark": "sums", "filter": "none", "metric": "exact_match", "reduction": "mean"}
+    failed = row | {"facets": '{"model_name": "demo"}', "status": "failed", "error": "boom"}
+    failed |= dict.fromkeys(("n_items", "n_samples", "n_scored", "n_unscored"), 0)
+    pq.write_table(pa.Table.from_pylist([failed], schema=RESULTS), candidate / "results.parquet")
+    terms = gate(tmp_path, "pairs: {'exact_match,none': {}}\n")
+    code, out, _ = compare(capsys, base, candidate, "--gate", terms)
+    assert code == 3
+    assert "exact_match,none (demo): failed in the candidate: boom" in out
+    assert compare(capsys, candidate, candidate, "--gate", terms)[0] == 3
+
+
 def test_two_models_of_one_run_are_compared_across_their_facet(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

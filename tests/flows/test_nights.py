@@ -106,6 +106,57 @@ def test_a_failed_evaluation_is_said_before_that_nothing_was_asked(night: Judge)
     assert "coverage" in str(noteworthy_pairs(judged)[0]["reason"])
 
 
+def why(judged: JudgedNight) -> dict[str, tuple[str | None, str | None]]:
+    """Verdict and reason of each pair of a night."""
+    assert judged.compared is not None
+    return {pair.key.pair: (pair.verdict, pair.reason) for pair in judged.compared.pairs}
+
+
+def test_a_night_of_which_all_failed_is_inconclusive_and_says_why(night: Judge) -> None:
+    first = night()
+    judged = night(failed="boom")
+    assert (judged.outcome, judged.ok) == ("inconclusive", False)
+    assert why(judged) == {"exact_match,none": ("inconclusive", "failed in the candidate: boom")}
+    judged = night(refused=True)
+    assert (judged.outcome, judged.ok) == ("inconclusive", False)
+    assert f"against {first.night.run_id}: inconclusive" in headline(judged)
+    assert night().outcome == "pass"
+
+
+def test_a_night_with_other_metrics_is_inconclusive_and_can_be_accepted(night: Judge, tmp_path: Path) -> None:
+    night()
+    changed = night(metric="rouge1")
+    assert (changed.outcome, changed.complete) == ("inconclusive", True)
+    assert why(changed) == {
+        "exact_match,none": ("inconclusive", "not in the candidate"),
+        "rouge1,none": (None, "not in the baseline"),
+    }
+    accept(Store(str(tmp_path / "store")), changed.night.run_id, "a better metric", "somebody")
+    assert night(metric="rouge1").outcome == "pass"
+
+
+@pytest.mark.parametrize("before", [{"failed": "boom"}, {"refused": True}])
+def test_a_night_after_one_of_which_all_failed_is_not_decided_by_it(
+    night: Judge, before: dict[str, Any]
+) -> None:
+    night(baseline="last")
+    lost = night(baseline="last", **before)
+    judged = night(baseline="last")
+    assert judged.night.baseline == (lost.night.run_id,)
+    assert judged.outcome == "inconclusive"
+    reason = "failed in the baseline: boom" if "failed" in before else "not in the baseline"
+    assert why(judged) == {"exact_match,none": (None, reason)}
+    assert night(baseline="last").outcome == "pass"
+
+
+def test_a_gated_pair_that_fails_on_its_first_night_decides_nothing_of_the_others(night: Judge) -> None:
+    night()
+    pairs: dict[str, Any] = {"exact_match,none": {}, "rouge1,none": {}}
+    assert night(failed="boom", metric="rouge1", pairs=pairs).outcome == "inconclusive"
+    with pytest.raises(ConfigError, match="neither run has a pair 'rouge1,none'"):
+        night(pairs=pairs)  # everything was evaluated, and nothing is called that
+
+
 def test_the_headline_says_why_evaluations_failed_each_reason_once() -> None:
     full = "StoreError: store /data: can't write infer artifact:\nNo space left on device"
     night = Night(

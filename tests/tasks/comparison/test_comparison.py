@@ -374,13 +374,6 @@ def test_only_gated_pairs_decide_and_share_the_correction(tmp_path: Path) -> Non
     assert result.verdict == "pass"
 
 
-def test_a_gate_on_a_pair_that_no_run_has_is_refused_with_the_nearest_name(tmp_path: Path) -> None:
-    base = run(groups(tmp_path, items(5, 5)))
-    gate = Gate.model_validate({"pairs": {"exact_mach,strict": {}}})
-    with pytest.raises(ConfigError, match="did you mean 'exact_match,strict'"):
-        compared(base, base, gate)
-
-
 def test_clusters_count_once(tmp_path: Path) -> None:
     rows = {f"q{index}": float(index < 100) for index in range(200)}
     base = groups(tmp_path, rows)
