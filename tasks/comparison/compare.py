@@ -660,7 +660,7 @@ def _is_of(key: GroupKey, failed: GroupKey, telling: Collection[str]) -> bool:
         return False
     place = {**dict(key.facets), "benchmark": key.benchmark}
     own = (*failed.facets, ("benchmark", failed.benchmark))
-    return all(value in (place.get(name), UNKNOWN) or name not in telling for name, value in own)
+    return all(value in (place.get(name, value), UNKNOWN) or name not in telling for name, value in own)
 
 
 def _higher_is_better(base: ComparedRun, candidate: ComparedRun, match: Match) -> bool:

@@ -216,6 +216,14 @@ def test_a_failure_is_of_its_own_model_where_there_are_several(
     assert [pair.reason for pair in result.pairs if pair.key.facet("model_name") == "demo"] == [reason]
 
 
+def test_a_failure_of_some_items_is_that_of_all_items_together(tmp_path: Path) -> None:
+    """A group over all subjects (``facets: overall``) is compared with runs whose failures name subjects."""
+    rows = [row_of(status="failed", error=f"boom in {subject}", facets=f'{{"subject": "{subject}"}}')
+            for subject in ("law", "art")]  # fmt: skip
+    result = compared(run(groups(tmp_path, items(5, 5))), run({}, results=tuple(rows)), Gate())
+    assert only(result).reason == "failed in the candidate: boom in law"
+
+
 def test_a_failure_is_of_the_one_model_of_a_run_whatever_its_name(tmp_path: Path) -> None:
     row = row_of(status="failed", error="boom", facets='{"model_name": "tuesday"}')
     kept = groups(tmp_path, items(5, 5), metric="bleu", model_name="tuesday")
