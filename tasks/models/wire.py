@@ -34,7 +34,7 @@ from tasks.models.errors import (
     ServerFault,
     shortened,
 )
-from tasks.models.limits.allowances import told_wait
+from tasks.models.limits.allowances import duration, told_wait
 
 
 @dataclass(frozen=True)
@@ -227,7 +227,15 @@ def _is_refusal(message: str, code: str) -> bool:
     return bool(_filter.search(code) or (_filter.search(message) and _filtered.search(message)))
 
 
-_no_quota = re.compile(r"insufficient_quota|billing|exceeded your current quota", re.IGNORECASE)
+_no_quota = re.compile(r"insufficient_quota|\bbilling_|exceeded your current quota", re.IGNORECASE)
+_spent_today = re.compile(r'"quotaId":\s*"[^"]*PerDay')
+"""How Google names a quota that is there again on the next day, whatever delay stands beside it."""
+_delay = re.compile(
+    r'"retryDelay":\s*"([0-9.]+s)"|(?:try again|retry) (?:in|after) ((?:[0-9.]*[0-9](?:ms|[hms](?![a-z])))+|'
+    r"[0-9.]+(?= ?sec))",
+    re.IGNORECASE,
+)
+"""How long to wait, in a body: as Google says it, and as OpenAI and Azure put it into words."""
 
 
 def status_error(status: int, content: bytes, headers: Mapping[str, str]) -> RequestError:
@@ -236,7 +244,7 @@ def status_error(status: int, content: bytes, headers: Mapping[str, str]) -> Req
     text = f"HTTP {status}: {message}"
     told = f"{code} {message}"
     if status == 429:
-        return AccessDenied(text) if _no_quota.search(told) else RateLimited(text, _asked_wait(headers))
+        return _rate_error(text, told, content.decode("utf-8", "replace"), headers)
     if status in (401, 402, 403):
         return _content_filtered(text) if status == 403 and _is_refusal(message, code) else AccessDenied(text)
     if 200 <= status < 300:
@@ -257,6 +265,17 @@ def status_error(status: int, content: bytes, headers: Mapping[str, str]) -> Req
     return _content_filtered(text) if _is_refusal(message, code) else BadRequest(text)
 
 
+def _rate_error(text: str, told: str, body: str, headers: Mapping[str, str]) -> RequestError:
+    """What a 429 stands for. Limits of a minute and quotas that are used up come in the same words; who says
+    how long to wait means a limit."""
+    wait = retry_after(headers)
+    if wait is None and (found := _delay.search(body)):
+        wait = duration(found[1] or found[2])
+    if _spent_today.search(body) or (wait is None and _no_quota.search(told)):
+        return AccessDenied(text)
+    return RateLimited(text, told_wait(headers) if wait is None else wait)
+
+
 def _content_filtered(text: str) -> ContentFiltered:
     return ContentFiltered(f"{FILTERED}: {text}")
 
@@ -267,6 +286,8 @@ def _error_message(content: bytes) -> tuple[str, str]:
         body: Any = orjson.loads(content)
     except orjson.JSONDecodeError:
         body = None
+    if isinstance(body, list) and len(body) == 1:  # as Google has it where it speaks OpenAI's protocol
+        body = body[0]
     if isinstance(body, dict):
         return _error_in(body)
     return shortened(content.decode("utf-8", "replace")) or "no message", ""
@@ -278,12 +299,6 @@ def _error_in(body: Mapping[str, Any]) -> tuple[str, str]:
         return shortened(str(error)), ""
     message = error.get("message") or error.get("detail") or error
     return shortened(str(message)), str(error.get("code") or error.get("type") or "")
-
-
-def _asked_wait(headers: Mapping[str, str]) -> float | None:
-    """Seconds that a reply which refuses for the rate asks for."""
-    seconds = retry_after(headers)
-    return told_wait(headers) if seconds is None else seconds
 
 
 def retry_after(headers: Mapping[str, str], now: float | None = None) -> float | None:

@@ -83,14 +83,25 @@ def _seconds(text: str | None, now: float) -> float | None:
         return None
     if (number := _number(text)) is not None:
         return number - now if number > SINCE_1970 else number
-    parts = _part.findall(text)
-    if parts and "".join(map("".join, parts)) == text:
-        numbers = [_number(number) for number, _ in parts]
-        return sum((number or 0.0) * SCALES[scale] for number, (_, scale) in zip(numbers, parts, strict=True))
+    if (seconds := duration(text)) is not None:
+        return seconds
     try:
         return datetime.fromisoformat(text).timestamp() - now
     except (ValueError, OverflowError):
         return None
+
+
+def duration(text: str) -> float | None:
+    """The seconds of a duration, which may be a number of them; None: it is none.
+
+    >>> duration("6m0s"), duration("12ms"), duration("1.5"), duration("soon")
+    (360.0, 0.012, 1.5, None)
+    """
+    parts = _part.findall(text)
+    if not parts or "".join(map("".join, parts)) != text:
+        return _number(text)
+    numbers = [_number(number) for number, _ in parts]
+    return sum((number or 0.0) * SCALES[scale] for number, (_, scale) in zip(numbers, parts, strict=True))
 
 
 class Allowed:

@@ -22,7 +22,6 @@ from tasks.models.errors import (
     BadRequest,
     EmptyAnswer,
     MalformedBody,
-    RateLimited,
     RequestError,
 )
 from tasks.models.extra import PLACE, with_extra, with_own
@@ -283,15 +282,9 @@ def _tool(function: Mapping[str, Any]) -> dict[str, Any]:
     return {**described(function), **schema}
 
 
-_delay = re.compile(r'"retryDelay":\s*"([0-9.]+)s"')
-
-
 def _failure(status: int, content: bytes, headers: Mapping[str, str]) -> RequestError:
-    """A key that is wrong and a region that is not served come with status 400, and how long to wait stands
-    in the body."""
+    """A key that is wrong and a region that is not served come with status 400."""
     error, text = status_error(status, content, headers), content.decode("utf-8", "replace")
-    if isinstance(error, RateLimited) and error.retry_after is None and (found := _delay.search(text)):
-        return RateLimited(str(error), float(found[1]))
     if status == 400 and re.search("API_KEY_INVALID|API key not valid|location is not supported", text):
         return AccessDenied(str(error))
     return error

@@ -4,11 +4,13 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
+import orjson
 import pytest
 
 from tasks.models.engine import Throttle
-from tasks.models.errors import RateLimited
+from tasks.models.errors import AccessDenied, RateLimited
 from tasks.models.limits.allowances import Allowance, Pace, allowances
+from tasks.models.providers.provider import provider_of
 from tasks.models.wire import status_error
 from tests.tasks.models.test_native_providers import REPLIES, model
 
@@ -139,6 +141,55 @@ def test_a_429_without_retry_after_waits_as_its_headers_say(form: Callable[..., 
     assert status_error(429, b"{}", {**headers, "retry-after-ms": "250"}).retry_after == 0.25
     assert status_error(429, b"{}", form("requests", remaining="0", reset="9h")).retry_after == 60.0
     assert status_error(429, b"{}", {}).retry_after is None
+
+
+NO_QUOTA = "You exceeded your current quota, please check your plan and billing details."
+A_MINUTE = (
+    "Rate limit reached for default-m in organization org-1 on requests per min. Limit: 3 / min. Please try "
+    "again in {}. Visit https://platform.openai.com/account/billing to add a payment method."
+)
+
+
+def google(unit: str, **delay: str) -> list[dict[str, Any]]:
+    violation = {"quotaMetric": "requests", "quotaId": f"GenerateRequestsPer{unit}PerProject-FreeTier"}
+    return [{"@type": "QuotaFailure", "violations": [violation]}, {"@type": "RetryInfo", **delay}]
+
+
+@pytest.mark.parametrize(
+    ("error", "headers", "wait"),
+    [
+        ({"message": NO_QUOTA, "details": google("Minute", retryDelay="26s")}, {}, 26.0),
+        ({"message": f"{NO_QUOTA}\nPlease retry in 36.5s."}, {}, 36.5),
+        ({"message": A_MINUTE.format("20s"), "code": "rate_limit_exceeded"}, {}, 20.0),
+        ({"message": A_MINUTE.format("6m30s"), "type": "requests"}, {}, 390.0),
+        ({"message": A_MINUTE.format("80ms"), "code": "rate_limit_exceeded"}, {"Retry-After": "1"}, 1.0),
+        ({"message": "Please retry after 7 seconds.", "code": "429"}, {}, 7.0),
+        ({"message": "Add funds at https://example.com/billing for more."}, {}, None),
+        ({"message": NO_QUOTA, "code": "insufficient_quota"}, {"Retry-After": "2"}, 2.0),
+    ],
+)
+@pytest.mark.parametrize("failure", [status_error, provider_of(model("gemini")).wire().failure])
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_429_of_a_minute_is_waited_for_whatever_it_says_of_quotas_and_billing(
+    failure: Any, wrapped: bool, error: dict[str, Any], headers: dict[str, str], wait: float | None
+):
+    body = {"error": error}
+    found = failure(429, orjson.dumps([body] if wrapped else body), headers)
+    assert isinstance(found, RateLimited)
+    assert found.retry_after == wait
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        {"message": NO_QUOTA, "code": "insufficient_quota"},
+        {"message": "no", "type": "insufficient_quota", "code": None},
+        {"message": "Your account is not active.", "code": "billing_not_active"},
+        {"message": NO_QUOTA, "details": google("Day", retryDelay="36s")},
+    ],
+)
+def test_a_429_of_a_quota_that_is_used_up_ends_the_run(error: dict[str, Any]):
+    assert isinstance(status_error(429, orjson.dumps({"error": error}), {}), AccessDenied)
 
 
 @pytest.mark.parametrize(

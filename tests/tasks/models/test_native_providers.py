@@ -352,7 +352,8 @@ def test_gemini_says_in_the_body_how_long_to_wait_and_what_is_wrong(
     unknown = script(failing(404, "models/x is not found"))
     with pytest.raises(ModelError, match=r"knows no model 'x'.*set config.model"):
         probe(model("gemini", {"base_url": unknown}))
-    slow = script(failing(429, "quota", retryDelay="40s"))
+    quota = "You exceeded your current quota, please check your plan and billing details."
+    slow = script(failing(429, quota, retryDelay="40s"))
     config = {"base_url": slow, "max_concurrency": 1, "max_retries": 1, "deadline": 5}
     outcome = bench.ask(model("gemini", config), problems(1))
     assert (outcome.column("status"), outcome.tally.attempts) == (["infra_error"], 1), "40 s are too long"
