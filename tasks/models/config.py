@@ -104,7 +104,7 @@ class SampleParams(Frozen):
     n: int | None = Field(
         None,
         ge=1,
-        description="answers asked for in one request; they share one seed, so keep it for cheap repeats",
+        description="answers asked for in one request, which is sent the seed of the first one",
     )
     seed: int | None = Field(None, ge=-(2**63), lt=2**63, description="sample i is drawn with seed + i")
     temperature: float | None = Field(None, ge=0, description="0: the likeliest token each time")

@@ -44,11 +44,6 @@ class RequestExpansion:
         provider = provider_of(model, base_dir)
         return cls(digest(provider.identity()), params, provider.version)
 
-    @property
-    def shares_seed(self) -> bool:
-        """Whether several samples come from one request, and so from one seed."""
-        return (self.params.n or 1) > 1
-
     def rows(self, batch: pa.RecordBatch) -> Iterator[list[Request]]:
         """The requests of each row, in order: samples of a generation; continuations, then the
         unconditional ones.
@@ -81,13 +76,11 @@ class RequestExpansion:
         encoder = {"encoder": version} if version > 1 else {}
         if kind != "generate":
             return encoder
-        together = {"together": True} if self.shares_seed else {}
+        together = {"together": True} if (self.params.n or 1) > 1 else {}
         return {"sampling": {**self.params.sent(), **together}, **encoder}
 
     def _sample(self, said: dict[str, Any], prompt: str, chat: bool, index: int) -> Request:
-        seed = self.params.seed
-        if seed is not None and not self.shares_seed:
-            seed += index
+        seed = None if self.params.seed is None else self.params.seed + index
         key = request_key(
             self.identity,
             "generate",

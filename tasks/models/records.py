@@ -43,8 +43,8 @@ class Request:
     """One thing asked of a model: an answer to a prompt, or how likely a continuation is.
 
     ``key`` is the 32-byte request key. A chat prompt is the JSON text of its messages. ``seed`` is the seed
-    this sample is drawn with. ``keeps_space``: white space at the prompt's end is not scored with the
-    continuation.
+    this sample is drawn with; samples that go together are sent with the first one's, and vLLM counts on from
+    it. ``keeps_space``: white space at the prompt's end is not scored with the continuation.
     """
 
     key: bytes

@@ -251,10 +251,17 @@ class Inference:
         together = self.expansion.params.n or 1
         for rows in self.expanded(source):
             for row in rows:
-                due = [request for request in row if _taken(keys, request.key)]
                 size = together if row and row[0].kind == "generate" else 1
-                for at in range(0, len(due), size):
-                    yield due[at : at + size]
+                group: list[Request] = []
+                for request in row:
+                    if not _taken(keys, request.key):
+                        continue
+                    if group and (len(group) == size or not _continues(group[-1], request)):
+                        yield group
+                        group = []
+                    group.append(request)
+                if group:
+                    yield group
 
     def may_go_on(self) -> bool:
         """Whether waiting for others is worth it: not where a limit is reached or the endpoint is dead.
@@ -335,6 +342,12 @@ class KeptCounts:
         self._tally.retryable += unreadable
         if reused:
             self._tally.count_reused(table.take(pa.array(reused, pa.int64())), self._options.price)
+
+
+def _continues(last: Request, request: Request) -> bool:
+    """Whether a request has the seed that a server counts on to, where it has one: behind a gap it would be
+    drawn with the seed of a sample that is there."""
+    return request.seed is None or last.seed is None or request.seed == last.seed + 1
 
 
 def _taken(keys: set[bytes], key: bytes) -> bool:

@@ -79,6 +79,58 @@ def test_samples_together_take_one_request_and_one_prompt(bench, served, endpoin
     assert len({row["request_key"] for row in outcome.rows}) == 24
 
 
+def children(asked):
+    """Answers that say the seed they are drawn with, which is one more for each, as vLLM has it."""
+    seed, count = asked.body["seed"], asked.body.get("n", 1)
+    choices = [
+        {"index": at, "finish_reason": "stop", "message": {"content": str(seed + at)}} for at in range(count)
+    ]
+    return 200, {}, {"choices": choices}
+
+
+def test_samples_together_are_drawn_with_the_seeds_that_they_have_alone(bench, problems, script):
+    seen = []
+
+    def answer(asked):
+        seen.append((asked.body["seed"], asked.body.get("n")))
+        if asked.body["seed"] in broken:
+            return 400, {}, {"error": {"message": "not this one"}}
+        return children(asked)
+
+    config = {"model": "m", "base_url": script(answer), "max_concurrency": 1}
+    model = ModelConfig.model_validate({"name": "a", "config": config})
+    sampling = {"n": 2, "num_samples": 5, "seed": 7}
+    broken = {9}
+    first = bench.ask(model, problems(1), sampling=sampling)
+    assert (seen, first.column("response")) == ([(7, 2), (9, 2), (11, None)], ["7", "8", None, None, "11"])
+    seen.clear()
+    broken.clear()
+    more = bench.ask(model, problems(1), sampling={**sampling, "num_samples": 7})
+    assert more.column("response") == ["7", "8", "9", "10", "11", "12", "13"]
+    assert seen == [(9, 2), (12, 2)]
+    alone = bench.ask(model, problems(1), sampling={"num_samples": 7, "seed": 7})
+    assert alone.column("response") == more.column("response")
+
+
+@pytest.mark.parametrize(
+    ("seed", "calls"), [({"seed": 7}, [(8, 1), (7, 1), (9, 1)]), ({}, [(None, 1), (None, 2)])]
+)
+def test_samples_with_another_between_them_go_apart_where_they_have_seeds(
+    bench, batch_of, script, seed, calls
+):
+    seen = []
+
+    def answer(asked):
+        seen.append((asked.body.get("seed"), asked.body.get("n", 1)))
+        return 200, {}, {"choices": body()["choices"] * asked.body.get("n", 1)}
+
+    config = {"model": "m", "base_url": script(answer), "max_concurrency": 1}
+    model = ModelConfig.model_validate({"name": "a", "config": config})
+    bench.ask(model, batch_of([{"first_sample": 1}]), sampling={"n": 2, **seed})
+    bench.ask(model, batch_of([{}]), sampling={"n": 2, "num_samples": 3, **seed})
+    assert seen == calls
+
+
 def test_a_limit_first_and_all_of_it_later_asks_only_for_the_rest(bench, served, endpoint, problems):
     serving = served()
     assert bench.ask(endpoint(serving), problems(20)).tally.sent == 20

@@ -126,6 +126,18 @@ def test_samples_have_keys_of_their_own_and_the_first_eight_of_sixteen_are_those
     assert sixteen[:8] == eight
 
 
+def test_the_first_of_samples_together_keeps_its_key_and_the_others_may_not():
+    """Whoever was asked first was always sent the config's own seed; others were sent it, too, and repeat the
+    first where they went in another request."""
+    before = ["38118763d2ff", "cf78399897e7", "2dd8b3d148a8", "dc891f791a16"]
+    params = SampleParams(num_samples=4, n=2, seed=3)
+    found = keys(model(), params)
+    kept = [key.hex()[:12] == old for key, old in zip(found, before, strict=True)]
+    assert kept == [True, False, False, False]
+    assert found[1:] == keys(model(), SampleParams(num_samples=3, n=2, seed=3), first_sample=1)
+    assert not set(found) & set(keys(model(), SampleParams(num_samples=4, seed=3)))
+
+
 def test_a_later_first_sample_is_another_sample():
     params = SampleParams(num_samples=2, seed=3)
     assert keys(model(), params, first_sample=1) == keys(model(), SampleParams(num_samples=3, seed=3))[1:]
