@@ -123,7 +123,9 @@ class StreamedAnswer:
         if not isinstance(index, int) or isinstance(index, bool):
             raise MalformedBody("a choice in an event of the stream is not a JSON object with a number")
         choice = self._choices.setdefault(index, {"index": index, "finish_reason": None})
-        choice["finish_reason"] = piece.get("finish_reason") or choice["finish_reason"]
+        for name in ("finish_reason", "error"):
+            if piece.get(name):
+                choice[name] = piece[name]
         if isinstance(delta := piece.get("delta"), dict):
             message = choice.setdefault("message", {"content": None})
             for name in TEXTS:
@@ -177,7 +179,8 @@ def answer_body(content: bytes) -> dict[str, Any]:
 
 
 def body_error(body: Mapping[str, Any]) -> RequestError | None:
-    """The error inside a body that came with status 200; None: there is none."""
+    """The error inside a body that came with status 200, or inside one of its choices; None: there is
+    none."""
     if not body.get("error"):
         return None
     message, code = _error_in(body)

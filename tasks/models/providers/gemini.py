@@ -23,6 +23,7 @@ from tasks.models.errors import (
     EmptyAnswer,
     MalformedBody,
     RequestError,
+    ServerFault,
 )
 from tasks.models.extra import PLACE, with_extra, with_own
 from tasks.models.providers.native import (
@@ -66,6 +67,8 @@ BLOCKED: Final = frozenset(
     | {"IMAGE_SAFETY", "IMAGE_PROHIBITED_CONTENT"}
 )
 """Finish reasons of a candidate that a filter ended."""
+BROKEN_OFF: Final = frozenset({"OTHER", "MALFORMED_RESPONSE", "FINISH_REASON_UNSPECIFIED"})
+"""Finish reasons of a candidate that the API broke off without a reason of the item's."""
 SIGNATURE: Final = "thoughtSignature"
 """Field of a part that signs the thought before it; of several calls side by side the first has it."""
 UNSIGNED: Final = "skip_thought_signature_validator"
@@ -180,7 +183,7 @@ class Contents(NativeCodec):
         return body
 
     def read(self, request: Request, part: Mapping[str, Any]) -> Answer:
-        """What the candidate's parts say; raises MalformedBody, EmptyAnswer."""
+        """What the candidate's parts say; raises MalformedBody, EmptyAnswer, ServerFault."""
         feedback = part.get("promptFeedback")
         block = feedback.get("blockReason") if isinstance(feedback, Mapping) else None
         facts: dict[str, Any] = _usage(part)
@@ -193,6 +196,8 @@ class Contents(NativeCodec):
         facts["finish_reason"] = FINISHES.get(finish or "", finish)
         if finish in BLOCKED:
             return Answer("refused", error=f"{FILTERED}: the answer was blocked ({finish})", **facts)
+        if finish in BROKEN_OFF:
+            raise ServerFault(f"the API broke the answer off (finish reason {finish})")
         parts = _parts(candidates[0])
         text, thought = (
             "".join(str(one["text"]) for one in parts if "text" in one and bool(one.get("thought")) is thinks)

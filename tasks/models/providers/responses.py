@@ -21,6 +21,7 @@ from tasks.models.errors import (
     BadRequest,
     EmptyAnswer,
     MalformedBody,
+    ServerFault,
     shortened,
 )
 from tasks.models.extra import with_extra, with_own
@@ -39,6 +40,8 @@ ENCRYPTED: Final = "encrypted_content"
 """Field of an item of reasoning that can be sent back, since nothing is stored by the provider."""
 ENDS: Final = frozenset({"response.completed", "response.incomplete", "response.failed"})
 """Events of a stream that hold the whole response."""
+UNFINISHED: Final = frozenset({"failed", "cancelled", "queued", "in_progress"})
+"""Statuses of a response that is no answer, whatever stands in its output."""
 
 
 class ResponsesConfig(NativeConfig):
@@ -121,7 +124,9 @@ class Items(NativeCodec):
         return with_own(self._body, own)
 
     def read(self, request: Request, part: Mapping[str, Any]) -> Answer:
-        """What the items of the output say; raises MalformedBody, EmptyAnswer."""
+        """What the items of the output say; raises MalformedBody, EmptyAnswer, ServerFault."""
+        if part.get("status") in UNFINISHED:
+            raise ServerFault(f"the API broke the answer off (status {part['status']!r})")
         output = part.get("output")
         if not isinstance(output, list) or not all(isinstance(item, Mapping) for item in output):
             raise MalformedBody("the answer has no list of output items")

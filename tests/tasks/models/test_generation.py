@@ -298,6 +298,46 @@ def test_an_error_beside_choices_is_an_error_and_no_answer():
     assert answer_body(orjson.dumps({**body(), "error": None}))["choices"]
 
 
+UPSTREAM = {"message": "Upstream error", "code": 502}
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        {"finish_reason": "abort"},
+        {"finish_reason": "error"},
+        {"finish_reason": "insufficient_system_resource"},
+        {"finish_reason": "stop", "error": UPSTREAM},
+    ],
+)
+@pytest.mark.parametrize("message", [{"content": ""}, {"content": "The answer is 1"}, CALL])
+def test_an_answer_that_the_server_broke_off_is_none_and_asked_again(choice, message):
+    with pytest.raises(ServerFault, match=r"finish reason|Upstream error"):
+        answered(body(message, **choice))
+    with pytest.raises(ServerFault):
+        answered(body(message, **choice, logprobs={"content": []}), logprobs=True, max_tokens=1)
+    assembly = StreamedAnswer()
+    streamed = {"index": 0, "delta": message, **choice}
+    assembly.add(orjson.dumps({"choices": [streamed]}))
+    with pytest.raises(ServerFault):
+        answered(assembly.body())
+
+
+def test_a_filter_that_a_choice_names_in_its_error_is_a_refusal():
+    error = {"message": "no", "code": "content_filter"}
+    answer = answered(body({"content": ""}, finish_reason="error", error=error))
+    assert (answer.status, answer.response, answer.total_tokens) == ("refused", None, None)
+    assert answer.prompt_tokens == 3
+
+
+def test_a_kept_answer_that_was_broken_off_is_none_any_more():
+    whole = answered(body({"content": "4"}))
+    broken = orjson.dumps({"choice": body({"content": "4"}, finish_reason="abort")["choices"][0]}).decode()
+    row = read_again(replace(whole, key=bytes(32), reply_json=broken))
+    assert (row["status"], row["response"]) == ("infra_error", None)
+    assert "--refresh infer asks again" in row["error"]
+
+
 @pytest.mark.parametrize(
     "reply",
     [{}, {"choices": []}, {"choices": ["x"]}, {"choices": [{"text": "no message"}]}, body({"content": 5})],

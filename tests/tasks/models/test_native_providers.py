@@ -12,7 +12,7 @@ import pytest
 from tasks.benchmarks.prompts import Template
 from tasks.models.config import ModelConfig, Price, SampleParams
 from tasks.models.connection import probe
-from tasks.models.errors import BadRequest, MalformedBody, ModelError
+from tasks.models.errors import BadRequest, MalformedBody, ModelError, ServerFault
 from tasks.models.providers.anthropic import Messages
 from tasks.models.providers.gemini import StreamedParts
 from tasks.models.providers.native import Chat
@@ -267,6 +267,22 @@ def test_an_empty_text_of_gemini_is_an_answer():
 def test_a_reply_of_another_shape_is_malformed(kind: str, odd: dict[str, Any]):
     with pytest.raises(MalformedBody):
         read(kind, odd)
+
+
+@pytest.mark.parametrize(
+    ("kind", "broken"),
+    [
+        ("gemini", {"candidates": [{"content": {"parts": [{"text": "Fo"}]}, "finishReason": reason}]})
+        for reason in ("OTHER", "MALFORMED_RESPONSE", "FINISH_REASON_UNSPECIFIED")
+    ]
+    + [
+        ("openai_responses", {**REPLIES["openai_responses"]["text"], "status": status})
+        for status in ("failed", "cancelled", "in_progress")
+    ],
+)
+def test_an_answer_that_the_provider_broke_off_is_none_and_asked_again(kind: str, broken: dict[str, Any]):
+    with pytest.raises(ServerFault):
+        read(kind, broken)
 
 
 def chunks(reply: dict[str, Any]) -> list[dict[str, Any]]:

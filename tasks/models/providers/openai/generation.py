@@ -25,6 +25,7 @@ from tasks.models.errors import (
     EmptyAnswer,
     MalformedBody,
     Refused,
+    ServerFault,
     SettledError,
     shortened,
 )
@@ -41,6 +42,7 @@ from tasks.models.records import (
     usage_of,
 )
 from tasks.models.tokenizers import Tokenizer
+from tasks.models.wire import body_error
 
 Opened = bool | Literal["auto"]
 """Whether the chat template opens the thought: then a text without any mark is a thought that never ended.
@@ -145,6 +147,8 @@ FILTERS: Final = ("content_filter", "refusal")
 """Finish reasons of an answer that a filter ended, or the model's own refusal by a gateway."""
 OUT_OF_TOKENS = ("length", "max_tokens")
 """Finish reasons of an answer that the limit of tokens ended."""
+BROKEN_OFF: Final = ("error", "abort", "insufficient_system_resource")
+"""Finish reasons of an answer that the server broke off: of gateways, of vLLM and SGLang, of DeepSeek."""
 MARKED = ReasoningConfig()
 """Nothing is said of a thought, and one is known by its marks."""
 LONGEST_CHARACTER = 4
@@ -250,7 +254,8 @@ class Generation(Codec):
         ]
 
     def read(self, request: Request, part: Mapping[str, Any]) -> Answer:
-        """What a choice says, by the table of docs/replies.md; raises EmptyAnswer and MalformedBody."""
+        """What a choice says, by the table of docs/replies.md; raises EmptyAnswer, MalformedBody and
+        ServerFault."""
         choice = part["choice"]
         if not isinstance(choice, Mapping):
             raise MalformedBody("a choice of the answer is not a JSON object")
@@ -263,6 +268,10 @@ class Generation(Codec):
             "logprobs": logprobs,
         }
         try:
+            if fault := body_error(choice):
+                raise fault
+            if finish in BROKEN_OFF:
+                raise ServerFault(f"the server broke the answer off (finish reason {finish!r})")
             said = self.message(choice)
             if finish in FILTERS:
                 raise ContentFiltered(f"{FILTERED}: its content filter cut the answer")
