@@ -183,9 +183,9 @@ def body_error(body: Mapping[str, Any]) -> RequestError | None:
     none."""
     if not body.get("error"):
         return None
-    message, code = _error_in(body)
-    text = f"an error with status 200: {message}"
-    return _content_filtered(text) if _is_refusal(message, code) else ServerFault(text)
+    error = _error_in(body)
+    text = f"an error with status 200: {error.text}"
+    return _content_filtered(text) if _is_refusal(error) else ServerFault(text)
 
 
 def json_object(content: bytes, what: str = "the answer's body") -> dict[str, Any]:
@@ -220,14 +220,27 @@ _too_long = re.compile(
     re.IGNORECASE,
 )
 _filter = re.compile(
-    r"content.{0,12}(?:filter|policy|management)|responsible.?ai|moderation|data_inspection", re.IGNORECASE
+    r"content.{0,12}(?:filter|policy|management)|responsible.?ai|moderation|data_inspection|flagged_input",
+    re.IGNORECASE,
 )
 _filtered = re.compile(r"filtered|flag|block|reject|refus|violat|trigger|inappropriate", re.IGNORECASE)
 
 
-def _is_refusal(message: str, code: str) -> bool:
+@dataclass(frozen=True)
+class ErrorBody:
+    """What the body of an error says: ``text`` for people, ``codes``, and ``message``, the words of the
+    provider itself. Pages of firewalls and lists of details have none: they may say or repeat anything.
+    """
+
+    text: str
+    codes: str = ""
+    message: str = ""
+
+
+def _is_refusal(error: ErrorBody) -> bool:
     """Whether an error is the provider's refusal: by its code, else by words that say both what and that."""
-    return bool(_filter.search(code) or (_filter.search(message) and _filtered.search(message)))
+    said = error.message
+    return bool(_filter.search(error.codes) or (_filter.search(said) and _filtered.search(said)))
 
 
 _no_quota = re.compile(r"insufficient_quota|\bbilling_|exceeded your current quota", re.IGNORECASE)
@@ -243,13 +256,15 @@ _delay = re.compile(
 
 def status_error(status: int, content: bytes, headers: Mapping[str, str]) -> RequestError:
     """The error of the tree that a reply with this HTTP status stands for."""
-    message, code = _error_message(content)
-    text = f"HTTP {status}: {message}"
-    told = f"{code} {message}"
+    error = _error_body(content)
+    text = f"HTTP {status}: {error.text}"
+    told = f"{error.codes} {error.text}"
     if status == 429:
         return _rate_error(text, told, content.decode("utf-8", "replace"), headers)
-    if status in (401, 402, 403):
-        return _content_filtered(text) if status == 403 and _is_refusal(message, code) else AccessDenied(text)
+    if status in (401, 402, 403):  # a key that may not do something is refused in much the same words
+        return (
+            _content_filtered(text) if status == 403 and _filter.search(error.codes) else AccessDenied(text)
+        )
     if 200 <= status < 300:
         return MalformedBody(f"HTTP {status}: no answer comes with this status")
     if 300 <= status < 400:
@@ -265,7 +280,7 @@ def status_error(status: int, content: bytes, headers: Mapping[str, str]) -> Req
         return ServerFault(text, retry_after(headers))
     if status == 413 or _too_long.search(told):
         return ContextTooLong(text)
-    return _content_filtered(text) if _is_refusal(message, code) else BadRequest(text)
+    return _content_filtered(text) if _is_refusal(error) else BadRequest(text)
 
 
 def _rate_error(text: str, told: str, body: str, headers: Mapping[str, str]) -> RequestError:
@@ -283,8 +298,8 @@ def _content_filtered(text: str) -> ContentFiltered:
     return ContentFiltered(f"{FILTERED}: {text}")
 
 
-def _error_message(content: bytes) -> tuple[str, str]:
-    """The message and the code in an error body; the body's own text where it is not of OpenAI's form."""
+def _error_body(content: bytes) -> ErrorBody:
+    """What an error body says; its own text where it is not of OpenAI's form."""
     try:
         body: Any = orjson.loads(content)
     except orjson.JSONDecodeError:
@@ -293,15 +308,23 @@ def _error_message(content: bytes) -> tuple[str, str]:
         body = body[0]
     if isinstance(body, dict):
         return _error_in(body)
-    return shortened(content.decode("utf-8", "replace")) or "no message", ""
+    return ErrorBody(shortened(content.decode("utf-8", "replace")) or "no message")
 
 
-def _error_in(body: Mapping[str, Any]) -> tuple[str, str]:
+def _error_in(body: Mapping[str, Any]) -> ErrorBody:
     error = body.get("error", body)
     if not isinstance(error, Mapping):
-        return shortened(str(error)), ""
-    message = error.get("message") or error.get("detail") or error
-    return shortened(str(message)), str(error.get("code") or error.get("type") or "")
+        return ErrorBody(shortened(str(error)), message=error if isinstance(error, str) else "")
+    message = error.get("message")
+    beside = error.get("metadata")
+    metadata: Mapping[str, Any] = beside if isinstance(beside, Mapping) else {}
+    named = error.get("code"), error.get("type"), metadata.get("error_type")  # the last is OpenRouter's
+    codes = [str(one) for one in named if one] + ["flagged_input"] * ("flagged_input" in metadata)
+    return ErrorBody(
+        shortened(str(message or error.get("detail") or error)),
+        " ".join(codes),
+        message if isinstance(message, str) else "",
+    )
 
 
 def retry_after(headers: Mapping[str, str], now: float | None = None) -> float | None:

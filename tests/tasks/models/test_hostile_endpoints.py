@@ -9,14 +9,24 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
 
+import orjson
 import pytest
 
 from tasks.models.config import ModelConfig
 from tasks.models.connection import probe
-from tasks.models.errors import MalformedBody, ModelError, NotServed
+from tasks.models.errors import (
+    AccessDenied,
+    BadRequest,
+    ContentFiltered,
+    MalformedBody,
+    ModelError,
+    NotServed,
+    ServerFault,
+)
 from tasks.models.providers.openai.config import EndpointConfig
 from tasks.models.providers.provider import ServedModel, provider_of, unencrypted_key_warning
 from tasks.models.records import Call
+from tasks.models.wire import body_error, status_error
 from tests.loopback import answering
 
 ANSWER = {"choices": [{"message": {"content": "4"}, "finish_reason": "stop"}]}
@@ -200,3 +210,44 @@ def test_the_warning_is_among_what_an_endpoint_is_doubted_for(
     assert probe(model).warning is None, "it stays on this machine"
     monkeypatch.setattr("tasks.models.providers.provider.LOOPBACK", ())
     assert "unencrypted" in str(probe(model).warning)
+
+
+PAGE = b"""<html><head><meta http-equiv='Content-Security-Policy' content="default-src 'none'"></head>
+<body><h1>Sorry, you have been blocked</h1> by the content filter of your company</body></html>"""
+ECHO = {"type": "string_type", "msg": "Input should be a string", "input": "Does it violate content policy?"}
+MODERATED = "Your chosen model requires moderation and your input was flagged"
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "error"),
+    [
+        (403, PAGE, AccessDenied),
+        (400, PAGE, BadRequest),
+        (422, {"detail": [ECHO]}, BadRequest),
+        (400, {"detail": ECHO["input"]}, BadRequest),
+        (
+            400,
+            {"object": "error", "message": {"detail": [ECHO]}, "type": "invalid_request_error"},
+            BadRequest,
+        ),
+        (403, {"error": {"message": "Blocked by content policy", "code": "permission_denied"}}, AccessDenied),
+        (403, {"error": {"message": "no", "code": "content_policy_violation"}}, ContentFiltered),
+        (403, {"error": {"message": MODERATED, "code": 403}}, AccessDenied),
+        (403, {"error": {"message": MODERATED, "metadata": {"flagged_input": "x"}}}, ContentFiltered),
+        (400, {"error": {"message": "no", "type": "content_filter", "code": 400}}, ContentFiltered),
+        (400, {"error": {"message": "The response was filtered: content policy"}}, ContentFiltered),
+        (400, {"error": "Output blocked by content filtering policy"}, ContentFiltered),
+        (400, {"object": "error", "message": "flagged by moderation", "code": 400}, ContentFiltered),
+    ],
+)
+def test_a_refusal_is_what_the_provider_says_and_no_word_on_a_page(
+    status: int, body: Any, error: Any
+) -> None:
+    """A firewall, a proxy and an echoed prompt use such words, too, and a refusal is never asked again."""
+    content = body if isinstance(body, bytes) else orjson.dumps(body)
+    assert type(status_error(status, content, {})) is error
+
+
+def test_an_error_with_status_200_is_a_refusal_by_the_same_words() -> None:
+    assert isinstance(body_error({"error": {"message": "flagged by moderation"}}), ContentFiltered)
+    assert isinstance(body_error({"error": {"detail": [ECHO]}}), ServerFault)
