@@ -295,8 +295,8 @@ class Engine:
                     replies.append(await self._attempt(calls[len(replies)], start, attempts))
                 return _read(codec, requests, replies, attempts.count, self._state.writer.asked)
             except TransientError as error:
-                # What is wrong inside a reply is seen only when it is read: then the last call is made again.
-                del replies[len(calls) - 1 :]
+                if len(replies) == len(calls):  # seen only when they were read: any of them may be broken
+                    replies.clear()
                 attempts.failed[len(replies)] += 1
                 spent = time.monotonic() - start - attempts.rate_limited
                 wait = self._endpoint.retry.wait(attempts.failed[len(replies)], spent, error, self._draw)

@@ -133,6 +133,30 @@ def test_rolling_scores_every_byte_of_a_long_document(bench, served, endpoint, b
     assert pieces.rows[0]["lls"][0] == pytest.approx(whole.rows[0]["lls"][0], rel=0.5)
 
 
+@pytest.mark.parametrize("broken", [1, 2, 3])
+def test_a_window_that_was_broken_once_is_asked_again_whichever_it_was(bench, batch_of, script, broken):
+    """Every token has the log-probability -1."""
+    seen: list[int] = []
+
+    def answer(asked):
+        ids, generated = asked.body["prompt"][0], asked.body["max_tokens"]
+        count = len(ids) + generated
+        values: list[float | None] = [None, *[-1.0] * (count - 1)]
+        if len(seen) == broken:  # the first asked for is a probe
+            values[3] = 1.0
+        seen.append(len(ids))
+        listed = {"tokens": ["x"] * count, "token_logprobs": values, "text_offset": [0] * count}
+        return 200, {}, {"choices": [{"index": 0, "text": "", "logprobs": listed}]}
+
+    config = {"model": "m", "base_url": script(answer), "api": "completions", "max_retries": 1}
+    fields = {"name": "a", "config": config, "tokenizer": "bytes", "max_length": 20}
+    document = "abcdefghijklmnopqrstuvwxyz0123456789abcdefghijklmnopqrstu"
+    rows = batch_of([{"kind": "rolling", "prompts": [""], "continuations": [document]}])
+    outcome = bench.ask(ModelConfig.model_validate(fields), rows)
+    assert outcome.rows[0]["lls"] == [-float(len(document))], outcome.rows[0]["error"]
+    assert (outcome.tally.attempts, outcome.tally.retries) == (8, 1), "four windows, twice"
+
+
 def test_an_empty_document_has_the_log_likelihood_0(bench, served, endpoint, batch_of):
     documents = ["", "The sun rises in the east."]
     rows = batch_of([{"kind": "rolling", "prompts": [""], "continuations": [text]} for text in documents])
