@@ -41,6 +41,7 @@ from tasks.models.limits.allowances import Pace
 from tasks.models.limits.limiters import AttemptOutcome, ConcurrencyLimiter, RateLimiter
 from tasks.models.limits.spending import NOTHING, Spending, Used
 from tasks.models.records import (
+    USED,
     Call,
     Codec,
     KeptAnswer,
@@ -135,6 +136,16 @@ class InferenceState:
     stopped: str | None = None
     first: FirstAnswers | None = None
 
+    def use(self, counts: Mapping[str, int | None], batched: bool = False) -> None:
+        """Counts what a reply used that gave no answer, and stops the run where that reaches a limit."""
+        used = self.tally.use(counts, self.price_of(batched))
+        self.spending.add(used.tokens, used.cost)
+        self.stopped = self.stopped or self.limit_reached()
+
+    def price_of(self, batched: bool) -> Price | None:
+        """What tokens cost, those of a batch apart."""
+        return self.price.of_batches() if batched and self.price is not None else self.price
+
     def limit_reached(self, more: Used = NOTHING) -> str | None:
         """Names the limit of the run that is reached, or that ``more`` would pass; None: go on."""
         return self.spending.exceeded(self.control.waited, more)
@@ -191,7 +202,7 @@ class Engine:
         left, state = list[RequestGroup](), self._state
         for codec, requests in groups:
             row = batched.get(batch_id(requests))
-            answers = None if row is None else _answers_in(row, codec, requests, wire)
+            answers = None if row is None else self._answers_in(row, codec, requests, wire)
             if answers is None:
                 left.append((codec, requests))
                 continue
@@ -203,6 +214,26 @@ class Engine:
             if state.writer.full:
                 await state.writer.flush()
         return iter(left)
+
+    def _answers_in(
+        self, kept: KeptRow, codec: Codec, requests: Sequence[Request], wire: Wire
+    ) -> list[KeptAnswer] | None:
+        """The answers in a batch's row, which has no seconds of its own; None where asking alone may help."""
+        row, replies = kept.row, list[Reply]()
+        try:
+            if row.status != 200:
+                raise wire.failure(row.status, row.content, {})
+            replies.append(Reply(wire.body(row.content), 0.0))
+            answers = _read(codec, requests, replies, 1)
+        except SettledError as error:
+            answers = [KeptAnswer(r.key, "refused", error=str(error), arrived=time.time()) for r in requests]
+        except RequestError:
+            answers = []
+        if not answers or any(answer.status == "infra_error" for answer in answers):
+            self._lose(codec, replies, batched=True)
+            return None
+        asked: dict[str, Any] = {"asked_at": kept.asked_at, "night": kept.night}
+        return [replace(answer, inference_time=None, **asked) for answer in answers]
 
     async def _supervise(self, over: asyncio.Event, report: Callable[[], None]) -> None:
         """Moves answers to the store in time, reports, and looks whether the run is to stop."""
@@ -231,18 +262,15 @@ class Engine:
 
     def _record(self, answer: KeptAnswer, batched: bool = False) -> None:
         state = self._state
-        price = state.price.of_batches() if batched and state.price is not None else state.price
         if answer.status == "infra_error":
+            state.use({name: getattr(answer, name) for name in USED}, batched)
             self._fail(answer.key, RequestFailure(str(answer.error), answer.attempts), PermanentError)
             return
         state.writer.append(answer)
         if state.first is not None:
             state.first.add(answer)
-        before = state.tally.cost
-        state.tally.add(answer, price)
-        state.spending.add(
-            (answer.prompt_tokens or 0) + (answer.completion_tokens or 0), state.tally.cost - before
-        )
+        used = state.tally.add(answer, state.price_of(batched))
+        state.spending.add(used.tokens, used.cost)
 
     def _fail(self, key: bytes, failure: RequestFailure, kind: type[RequestError]) -> None:
         self._state.failures[key] = failure
@@ -289,25 +317,42 @@ class Engine:
     ) -> list[KeptAnswer]:
         start = time.monotonic()
         replies: list[Reply] = []
-        while True:
-            try:
-                while len(replies) < len(calls):
-                    replies.append(await self._attempt(calls[len(replies)], start, attempts))
-                return _read(codec, requests, replies, attempts.count, self._state.writer.asked)
-            except TransientError as error:
-                if len(replies) == len(calls):  # seen only when they were read: any of them may be broken
-                    replies.clear()
-                attempts.failed[len(replies)] += 1
-                spent = time.monotonic() - start - attempts.rate_limited
-                wait = self._endpoint.retry.wait(attempts.failed[len(replies)], spent, error, self._draw)
-                self._check_alive(error, start, attempts, hopeless=wait is None)
-                if wait is None:
-                    raise
-                self._state.tally.retries += 1
-                self._workers.add_spare()
-                await self._throttle.sleep(wait)
-                if self._state.stopped is not None:
-                    raise RunStopping from error
+        try:
+            while True:
+                try:
+                    while len(replies) < len(calls):
+                        replies.append(await self._attempt(calls[len(replies)], start, attempts))
+                    return _read(codec, requests, replies, attempts.count, self._state.writer.asked)
+                except TransientError as error:
+                    if len(replies) == len(calls):  # seen only when they were read: any may be the broken one
+                        self._lose(codec, replies)
+                    await self._await_retry(error, start, len(replies), attempts)
+        except (RequestError, RunStopping):
+            self._lose(codec, replies)
+            raise
+
+    def _lose(self, codec: Codec, replies: list[Reply], batched: bool = False) -> None:
+        """Counts what replies used that no answer comes of, and takes them away."""
+        for reply in replies:
+            self._state.use(codec.usage(reply.body), batched)
+        replies.clear()
+
+    async def _await_retry(
+        self, error: TransientError, start: float, failed: int, attempts: Attempts
+    ) -> None:
+        """Waits until the call with this number may be made again; raises the error where that is never, and
+        RunStopping."""
+        attempts.failed[failed] += 1
+        spent = time.monotonic() - start - attempts.rate_limited
+        wait = self._endpoint.retry.wait(attempts.failed[failed], spent, error, self._draw)
+        self._check_alive(error, start, attempts, hopeless=wait is None)
+        if wait is None:
+            raise error
+        self._state.tally.retries += 1
+        self._workers.add_spare()
+        await self._throttle.sleep(wait)
+        if self._state.stopped is not None:
+            raise RunStopping from error
 
     async def _attempt(self, call: Call, start: float, attempts: Attempts) -> Reply:
         """One attempt at one call, once the limiters let it through."""
@@ -398,25 +443,6 @@ def _read(
     except Exception as error:
         said = shortened(str(error))
         raise MalformedBody(f"the answer can't be read ({type(error).__name__}: {said})") from error
-
-
-def _answers_in(
-    kept: KeptRow, codec: Codec, requests: Sequence[Request], wire: Wire
-) -> list[KeptAnswer] | None:
-    """The answers in a batch's row, which has no seconds of its own; None where asking alone may help."""
-    row = kept.row
-    try:
-        if row.status != 200:
-            raise wire.failure(row.status, row.content, {})
-        answers = _read(codec, requests, [Reply(wire.body(row.content), 0.0)], 1)
-    except SettledError as error:
-        answers = [KeptAnswer(r.key, "refused", error=str(error), arrived=time.time()) for r in requests]
-    except RequestError:
-        return None
-    if any(answer.status == "infra_error" for answer in answers):
-        return None
-    asked: dict[str, Any] = {"asked_at": kept.asked_at, "night": kept.night}
-    return [replace(answer, inference_time=None, **asked) for answer in answers]
 
 
 class Throttle:

@@ -26,7 +26,7 @@ from tasks.messages.media import ReadMedia, refuse_media
 from tasks.models.config import Price, RunLimits, SampleParams
 from tasks.models.errors import PermanentError, SettledError
 from tasks.models.limits.allowances import Allowance
-from tasks.models.limits.spending import cost_of
+from tasks.models.limits.spending import Used, cost_of
 from tasks.serving.servers import RunningServer
 from tasks.store.keys import canonical_json
 
@@ -222,6 +222,10 @@ class Codec(ABC):
         """The answer in a request's part of the replies; it hangs on these two and on the model's config
         alone. Raises TransientError where asking again may help, and SettledError."""
 
+    def usage(self, body: Mapping[str, Any]) -> dict[str, int | None]:
+        """The token counts of a whole reply: they count even where no answer can be read in it."""
+        return usage_of(body, 1)[0]
+
     def text(self, part: Mapping[str, Any]) -> str:
         """A part as it is kept."""
         try:
@@ -377,8 +381,8 @@ class RequestTally:
         requests, failed = self.requests - self.absent, self.failed - self.absent
         return replace(self, requests=requests, failed=failed, absent=0)
 
-    def add(self, answer: KeptAnswer, price: Price | None) -> None:
-        """Counts an answer that was just given."""
+    def add(self, answer: KeptAnswer, price: Price | None) -> Used:
+        """Counts an answer that was just given; gives what it used."""
         self.answered += 1
         self.refused += answer.status == "refused"
         if answer.served_model is not None:
@@ -386,19 +390,20 @@ class RequestTally:
         if answer.system_fingerprint is not None:
             said = answer.system_fingerprint
             self.fingerprints[said] = self.fingerprints.get(said, 0) + 1
-        self.prompt_tokens += answer.prompt_tokens or 0
-        self.completion_tokens += answer.completion_tokens or 0
-        self.cached_tokens += answer.cached_tokens or 0
-        self.reasoning_tokens += answer.reasoning_tokens or 0
         self.seconds += answer.inference_time or 0.0
-        prompt, completion, hit = (
-            answer.prompt_tokens or 0,
-            answer.completion_tokens or 0,
-            answer.cached_tokens or 0,
-        )
+        return self.use({name: getattr(answer, name) for name in USED}, price)
+
+    def use(self, counts: Mapping[str, int | None], price: Price | None) -> Used:
+        """Counts what a reply used, whether or not an answer was in it; gives that."""
+        prompt, completion, hit, thought = (counts[name] or 0 for name in USED)
+        self.prompt_tokens += prompt
+        self.completion_tokens += completion
+        self.cached_tokens += hit
+        self.reasoning_tokens += thought
         cost = cost_of(prompt, completion, hit, price)
         self.cost += cost
         self.cache_saved += cost_of(prompt, completion, 0, price) - cost
+        return Used(prompt + completion, cost)
 
     def take_over(self, answers: pa.Table, price: Price | None) -> None:
         """Counts what a process that was killed had asked for these requests, as if this one had."""
@@ -469,10 +474,8 @@ class RequestTally:
         return cls(**{name: part for name, part in named.items() if name != "total_tokens"})
 
 
-COUNTED_AGAIN = [
-    "status", "attempts", "served_model", "system_fingerprint", "inference_time", "prompt_tokens",
-    "completion_tokens", "cached_tokens", "reasoning_tokens",
-]  # fmt: skip
+USED: Final = ("prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens")
+COUNTED_AGAIN = ["status", "attempts", "served_model", "system_fingerprint", "inference_time", *USED]
 SAVED = ("prompt_tokens", "completion_tokens", "cached_tokens", "inference_time")
 
 

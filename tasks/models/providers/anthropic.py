@@ -174,12 +174,31 @@ class Messages(NativeCodec):
             _mark_prefix(body)
         return body
 
+    def usage(self, body: Mapping[str, Any]) -> dict[str, int | None]:
+        """Token counts; those read from and written to the cache are tokens of the prompt, and counted apart
+        by the API."""
+        usage = body.get("usage")
+        usage = usage if isinstance(usage, Mapping) else {}
+        cached, written = usage.get("cache_read_input_tokens"), usage.get("cache_creation_input_tokens")
+        counts = [count for count in (usage.get("input_tokens"), cached, written) if isinstance(count, int)]
+        prompt, completion = sum(counts) if counts else None, usage.get("output_tokens")
+        total = prompt + completion if isinstance(prompt, int) and isinstance(completion, int) else None
+        asked: dict[str, Any] = {
+            "prompt_tokens": prompt,
+            "completion_tokens": completion,
+            "total_tokens": total,
+        }
+        details = usage.get("output_tokens_details")
+        thought = details.get("thinking_tokens") if isinstance(details, Mapping) else None
+        asked["completion_tokens_details"] = {"reasoning_tokens": thought}
+        return usage_of({"usage": {**asked, "prompt_tokens_details": {"cached_tokens": cached}}}, 1)[0]
+
     def read(self, request: Request, part: Mapping[str, Any]) -> Answer:
         """What the blocks say; raises MalformedBody."""
         blocks, stop = part.get("content"), text_or_none(part.get("stop_reason"))
         if not isinstance(blocks, list) or not all(isinstance(block, Mapping) for block in blocks):
             raise MalformedBody("the answer has no list of content blocks")
-        facts: dict[str, Any] = {**_usage(part), "finish_reason": FINISHES.get(stop or "", stop)}
+        facts: dict[str, Any] = {**self.usage(part), "finish_reason": FINISHES.get(stop or "", stop)}
         if stop == "refusal":
             why = part.get("stop_details")
             reason = text_or_none(why.get("explanation")) if isinstance(why, Mapping) else None
@@ -206,22 +225,6 @@ class Messages(NativeCodec):
             limit = f"the tokens were used up before the answer began (stop reason {stop!r})"
             return Answer("cut_off", error=limit, **facts)
         return Answer("ok", text, **facts)
-
-
-def _usage(part: Mapping[str, Any]) -> dict[str, int | None]:
-    """Token counts; those read from and written to the cache are tokens of the prompt, and counted apart by
-    the API."""
-    usage = part.get("usage")
-    usage = usage if isinstance(usage, Mapping) else {}
-    cached, written = usage.get("cache_read_input_tokens"), usage.get("cache_creation_input_tokens")
-    counts = [count for count in (usage.get("input_tokens"), cached, written) if isinstance(count, int)]
-    prompt, completion = sum(counts) if counts else None, usage.get("output_tokens")
-    total = prompt + completion if isinstance(prompt, int) and isinstance(completion, int) else None
-    asked: dict[str, Any] = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": total}
-    details = usage.get("output_tokens_details")
-    thought = details.get("thinking_tokens") if isinstance(details, Mapping) else None
-    asked["completion_tokens_details"] = {"reasoning_tokens": thought}
-    return usage_of({"usage": {**asked, "prompt_tokens_details": {"cached_tokens": cached}}}, 1)[0]
 
 
 def _joined(blocks: Sequence[Mapping[str, Any]], kind: str) -> str:

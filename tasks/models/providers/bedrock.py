@@ -274,10 +274,26 @@ class Converse(NativeCodec):
                 body["system"] = [*system, CACHE_POINT]
         return body
 
+    def usage(self, body: Mapping[str, Any]) -> dict[str, int | None]:
+        """Token counts. Makers differ in whether cached tokens are in ``inputTokens``; they are in the
+        total."""
+        usage = body.get("usage")
+        usage = usage if isinstance(usage, Mapping) else {}
+        prompt, said, total = usage.get("inputTokens"), usage.get("outputTokens"), usage.get("totalTokens")
+        if isinstance(total, int) and isinstance(said, int):
+            prompt = total - said
+        counts = {
+            "prompt_tokens": prompt,
+            "completion_tokens": said,
+            "total_tokens": total,
+            "prompt_tokens_details": {"cached_tokens": usage.get("cacheReadInputTokens")},
+        }
+        return usage_of({"usage": counts}, 1)[0]
+
     def read(self, request: Request, part: Mapping[str, Any]) -> Answer:
         """What the blocks of the message say; raises MalformedBody."""
         blocks, stop = _message_blocks(part), text_or_none(part.get("stopReason"))
-        facts: dict[str, Any] = {**_usage(part), "finish_reason": FINISHES.get(stop or "", stop)}
+        facts: dict[str, Any] = {**self.usage(part), "finish_reason": FINISHES.get(stop or "", stop)}
         if stop in BLOCKED:
             return Answer("refused", error=f"{FILTERED}: the answer was stopped ({stop})", **facts)
         text = joined(block["text"] for block in blocks if "text" in block)
@@ -308,22 +324,6 @@ def _message_blocks(part: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     if not all(isinstance(b["reasoningContent"], Mapping) for b in blocks if "reasoningContent" in b):
         raise MalformedBody("a reasoningContent of the answer is no object")
     return blocks
-
-
-def _usage(part: Mapping[str, Any]) -> dict[str, int | None]:
-    """Token counts. Makers differ in whether cached tokens are in ``inputTokens``; they are in the total."""
-    usage = part.get("usage")
-    usage = usage if isinstance(usage, Mapping) else {}
-    prompt, said, total = usage.get("inputTokens"), usage.get("outputTokens"), usage.get("totalTokens")
-    if isinstance(total, int) and isinstance(said, int):
-        prompt = total - said
-    counts = {
-        "prompt_tokens": prompt,
-        "completion_tokens": said,
-        "total_tokens": total,
-        "prompt_tokens_details": {"cached_tokens": usage.get("cacheReadInputTokens")},
-    }
-    return usage_of({"usage": counts}, 1)[0]
 
 
 def _call(use: Any) -> dict[str, Any]:

@@ -182,11 +182,26 @@ class Contents(NativeCodec):
             body["generationConfig"] = with_own(drawn, {"seed": chat.seed}, f"{PLACE}.generationConfig")
         return body
 
+    def usage(self, body: Mapping[str, Any]) -> dict[str, int | None]:
+        """As the API counts them."""
+        usage = body.get("usageMetadata")
+        usage = usage if isinstance(usage, Mapping) else {}
+        thoughts, said = usage.get("thoughtsTokenCount"), usage.get("candidatesTokenCount")
+        written = [count for count in (thoughts, said) if isinstance(count, int)]
+        counts = {
+            "prompt_tokens": usage.get("promptTokenCount"),
+            "completion_tokens": sum(written) if written else None,
+            "total_tokens": usage.get("totalTokenCount"),
+            "prompt_tokens_details": {"cached_tokens": usage.get("cachedContentTokenCount")},
+            "completion_tokens_details": {"reasoning_tokens": thoughts},
+        }
+        return usage_of({"usage": counts}, 1)[0]
+
     def read(self, request: Request, part: Mapping[str, Any]) -> Answer:
         """What the candidate's parts say; raises MalformedBody, EmptyAnswer, ServerFault."""
         feedback = part.get("promptFeedback")
         block = feedback.get("blockReason") if isinstance(feedback, Mapping) else None
-        facts: dict[str, Any] = _usage(part)
+        facts: dict[str, Any] = self.usage(part)
         if block:
             return Answer("refused", error=f"{FILTERED}: the prompt was blocked ({block})", **facts)
         candidates = part.get("candidates")
@@ -224,21 +239,6 @@ def _parts(candidate: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     if not isinstance(parts, list) or not all(isinstance(part, Mapping) for part in parts):
         raise MalformedBody("the answer's candidate has no list of parts")
     return parts
-
-
-def _usage(part: Mapping[str, Any]) -> dict[str, int | None]:
-    usage = part.get("usageMetadata")
-    usage = usage if isinstance(usage, Mapping) else {}
-    thoughts, said = usage.get("thoughtsTokenCount"), usage.get("candidatesTokenCount")
-    written = [count for count in (thoughts, said) if isinstance(count, int)]
-    counts = {
-        "prompt_tokens": usage.get("promptTokenCount"),
-        "completion_tokens": sum(written) if written else None,
-        "total_tokens": usage.get("totalTokenCount"),
-        "prompt_tokens_details": {"cached_tokens": usage.get("cachedContentTokenCount")},
-        "completion_tokens_details": {"reasoning_tokens": thoughts},
-    }
-    return usage_of({"usage": counts}, 1)[0]
 
 
 def _call(call: Any) -> dict[str, Any]:

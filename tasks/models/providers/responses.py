@@ -123,6 +123,19 @@ class Items(NativeCodec):
             own["tools"] = [{"type": "function", **function} for function in chat.functions]
         return with_own(self._body, own)
 
+    def usage(self, body: Mapping[str, Any]) -> dict[str, int | None]:
+        """As the API counts them."""
+        usage = body.get("usage")
+        usage = usage if isinstance(usage, Mapping) else {}
+        counts = {
+            "prompt_tokens": usage.get("input_tokens"),
+            "completion_tokens": usage.get("output_tokens"),
+            "total_tokens": usage.get("total_tokens"),
+            "prompt_tokens_details": usage.get("input_tokens_details"),
+            "completion_tokens_details": usage.get("output_tokens_details"),
+        }
+        return usage_of({"usage": counts}, 1)[0]
+
     def read(self, request: Request, part: Mapping[str, Any]) -> Answer:
         """What the items of the output say; raises MalformedBody, EmptyAnswer, ServerFault."""
         if part.get("status") in UNFINISHED:
@@ -135,7 +148,7 @@ class Items(NativeCodec):
         calls = calls_text([_call(item) for item in output if item.get("type") == "function_call"])
         finish = {"max_output_tokens": "length"}.get(reason or "", reason)
         ended = "tool_calls" if calls is not None else "stop"
-        facts: dict[str, Any] = {**_usage(part), "finish_reason": finish or ended}
+        facts: dict[str, Any] = {**self.usage(part), "finish_reason": finish or ended}
         said = [one for item in output if item.get("type") == "message" for one in _listed(item, "content")]
         refusals = [str(one.get("refusal")) for one in said if one.get("type") == "refusal"]
         if refusals:
@@ -166,19 +179,6 @@ def _listed(item: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
 def _thoughts(item: Mapping[str, Any]) -> list[str]:
     entries = [entry for name in ("content", "summary") if item.get(name) for entry in _listed(item, name)]
     return [str(entry["text"]) for entry in entries if isinstance(entry.get("text"), str)]
-
-
-def _usage(part: Mapping[str, Any]) -> dict[str, int | None]:
-    usage = part.get("usage")
-    usage = usage if isinstance(usage, Mapping) else {}
-    counts = {
-        "prompt_tokens": usage.get("input_tokens"),
-        "completion_tokens": usage.get("output_tokens"),
-        "total_tokens": usage.get("total_tokens"),
-        "prompt_tokens_details": usage.get("input_tokens_details"),
-        "completion_tokens_details": usage.get("output_tokens_details"),
-    }
-    return usage_of({"usage": counts}, 1)[0]
 
 
 def _call(item: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,12 +1,13 @@
 """What an endpoint can do to a run, over real HTTP."""
 
 import time
+from typing import Any
 
 import pytest
 
 from metrics.errors import ConfigError
 from tasks.infer import BudgetExceeded, check_errors
-from tasks.models.config import ErrorBudget, ModelConfig, RunLimits
+from tasks.models.config import ErrorBudget, ModelConfig, Price, RunLimits
 from tasks.models.demo.options import Faults
 from tasks.models.errors import ModelError
 from tasks.models.records import Lookup, RequestTally
@@ -224,8 +225,6 @@ def test_concurrency_shrinks_to_what_the_endpoint_bears(bench, served, endpoint,
 
 @pytest.mark.parametrize("limit", [{"max_tokens": 2_000}, {"max_seconds": 0.3}, {"max_cost": 0.01}])
 def test_reaching_a_limit_stops_cleanly_with_what_is_there(bench, served, endpoint, problems, limit):
-    from tasks.models.config import Price
-
     serving = served(latency=0.02)
     model = endpoint(serving, max_concurrency=8)
     price = Price(prompt=10, completion=10)
@@ -239,6 +238,59 @@ def test_reaching_a_limit_stops_cleanly_with_what_is_there(bench, served, endpoi
     rest = bench.ask(model, problems(400))
     assert rest.tally.sent == 400 - answered
     assert serving.stats()["answered_again"] == 0
+
+
+USAGE: dict[str, dict[str, Any]] = {
+    "openai": {"usage": {"prompt_tokens": 10, "completion_tokens": 90}},
+    "anthropic": {"usage": {"input_tokens": 10, "output_tokens": 90}},
+    "gemini": {"usageMetadata": {"promptTokenCount": 10, "candidatesTokenCount": 90}},
+    "openai_responses": {"usage": {"input_tokens": 10, "output_tokens": 90}},
+    "bedrock": {"usage": {"inputTokens": 10, "outputTokens": 90, "totalTokens": 100}},
+}
+
+
+@pytest.mark.parametrize("kind", USAGE)
+def test_what_a_reply_used_that_cannot_be_read_counts(bench, problems, script, monkeypatch, kind):
+    config = {"model": "m", "base_url": script(lambda _: (200, {}, USAGE[kind])), "max_retries": 1}
+    if kind == "bedrock":
+        monkeypatch.setenv("A_KEY", "bedrock-key")
+        config |= {"region": "us-east-1", "api_key_env": "A_KEY"}
+    model = ModelConfig.model_validate({"name": "a", "type": kind, "config": config})
+    outcome = bench.ask(model, problems(2), price=Price(prompt=1e6, completion=1e6))
+    assert outcome.column("status") == ["infra_error"] * 2
+    assert (outcome.tally.attempts, outcome.tally.answered) == (4, 0)
+    assert (outcome.tally.prompt_tokens, outcome.tally.completion_tokens) == (40, 360)
+    assert outcome.tally.cost == pytest.approx(400.0)
+
+
+@pytest.mark.parametrize("limit", [{"max_tokens": 250}, {"max_cost": 0.00025}])
+def test_a_limit_holds_where_no_reply_can_be_read(bench, problems, script, limit):
+    config = {"model": "m", "base_url": script(lambda _: (200, {}, USAGE["openai"])), "max_concurrency": 1}
+    model = ModelConfig.model_validate({"name": "a", "config": config})
+    price = Price(prompt=1.0, completion=1.0)
+    outcome = bench.ask(model, problems(6), limits=RunLimits(**limit), price=price)
+    assert (outcome.tally.attempts, outcome.tally.total_tokens) == (3, 300)
+    assert next(iter(limit)) in outcome.tally.stopped
+
+
+def test_windows_before_one_that_is_refused_count(bench, batch_of, script):
+    def answer(asked):
+        ids = asked.body["prompt"][0]
+        if b"z" in bytes(token for token in ids if token < 256):
+            return 400, {}, {"error": {"message": "not this one"}}
+        count = len(ids) + asked.body["max_tokens"]
+        values = [None, *[-1.0] * (count - 1)]
+        listed = {"tokens": ["x"] * count, "token_logprobs": values, "text_offset": [0] * count}
+        choices = [{"index": 0, "text": "", "logprobs": listed}]
+        return 200, {}, {"choices": choices, "usage": {"prompt_tokens": len(ids), "completion_tokens": 1}}
+
+    config = {"model": "m", "base_url": script(answer), "api": "completions"}
+    fields = {"name": "a", "config": config, "tokenizer": "bytes", "max_length": 12}
+    rows = batch_of([{"kind": "rolling", "prompts": [""], "continuations": ["a" * 20 + "z"]}])
+    outcome = bench.ask(ModelConfig.model_validate(fields), rows)
+    assert (outcome.column("status"), outcome.tally.attempts) == (["infra_error"], 3)
+    assert outcome.tally.completion_tokens == 2
+    assert outcome.tally.prompt_tokens > 20
 
 
 def test_what_an_inference_spent_counts_once_when_its_process_tries_it_again(
