@@ -299,6 +299,9 @@ def usage_of(body: Mapping[str, Any], parts: int) -> list[dict[str, int | None]]
         "cached_tokens": _count(usage.get("prompt_tokens_details"), "cached_tokens"),
         "reasoning_tokens": _count(usage.get("completion_tokens_details"), "reasoning_tokens"),
     }
+    prompt, cached = counts["prompt_tokens"], counts["cached_tokens"]
+    if prompt is not None and cached is not None:
+        counts["cached_tokens"] = min(prompt, cached)
     if parts == 1:
         return [counts]
     return [

@@ -15,9 +15,11 @@ MILLION = 1_000_000
 
 
 def cost_of(prompt: int, completion: int, cached: int, price: Price | None) -> float:
-    """What tokens cost; ``cached`` are those of the prompt that the server had cached. 0 without a price."""
+    """What tokens cost; ``cached`` are those of the prompt that the server had cached, and no more than it
+    has count. 0 without a price."""
     if price is None:
         return 0.0
+    cached = min(cached, prompt)
     cached_price = price.prompt if price.cached is None else price.cached
     return (
         (prompt - cached) * price.prompt + cached * cached_price + completion * price.completion

@@ -10,7 +10,7 @@ import pytest
 from tasks.models.answers.journal import decode, encode
 from tasks.models.answers.reading import read_replies
 from tasks.models.answers.segments import table_of
-from tasks.models.config import ModelConfig, ReasoningConfig, SampleParams
+from tasks.models.config import ModelConfig, Price, ReasoningConfig, SampleParams
 from tasks.models.errors import (
     BadRequest,
     ContentFiltered,
@@ -19,6 +19,7 @@ from tasks.models.errors import (
     ModelError,
     ServerFault,
 )
+from tasks.models.limits.spending import cost_of
 from tasks.models.providers.openai.config import EndpointConfig
 from tasks.models.providers.openai.generation import Chat, Completions, Generation, TokenPrompts
 from tasks.models.records import KeptAnswer, Reply, Request
@@ -361,6 +362,13 @@ def test_usage_and_provenance_are_kept():
         answer.reasoning_tokens,
     ) == (3, 2, 2, 1)
     assert (answer.served_model, answer.response_id, answer.inference_time) == ("served", "x", 0.5)
+
+
+def test_a_prompt_has_no_more_cached_tokens_than_it_has_tokens():
+    reply = body()
+    reply["usage"] |= {"prompt_tokens_details": {"cached_tokens": 100_000}}
+    assert (answered(reply).prompt_tokens, answered(reply).cached_tokens) == (3, 3)
+    assert cost_of(3, 0, 100_000, Price(prompt=10.0, completion=1.0, cached=1.0)) == pytest.approx(3e-6)
 
 
 def test_log_probabilities_are_kept_if_asked_for(bench, served, endpoint, problems):
