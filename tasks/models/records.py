@@ -299,6 +299,7 @@ def usage_of(body: Mapping[str, Any], parts: int) -> list[dict[str, int | None]]
         "cached_tokens": _count(usage.get("prompt_tokens_details"), "cached_tokens"),
         "reasoning_tokens": _count(usage.get("completion_tokens_details"), "reasoning_tokens"),
     }
+    counts["completion_tokens"] = _written(counts)
     prompt, cached = counts["prompt_tokens"], counts["cached_tokens"]
     if prompt is not None and cached is not None:
         counts["cached_tokens"] = min(prompt, cached)
@@ -311,6 +312,20 @@ def usage_of(body: Mapping[str, Any], parts: int) -> list[dict[str, int | None]]
         }
         for part in range(parts)
     ]
+
+
+def _written(counts: Mapping[str, int | None]) -> int | None:
+    """Tokens that the model wrote, its thought among them. Grok and some gateways count the thought beside
+    them: then it is in the total alone, or is more than there would be."""
+    prompt, completion, total, thought = (
+        counts[f"{name}_tokens"] for name in ("prompt", "completion", "total", "reasoning")
+    )
+    if not thought or completion is None:
+        return completion
+    if prompt is None or total is None:
+        return completion + thought if thought > completion else completion
+    is_apart = thought > completion or total == prompt + completion + thought
+    return max(completion, total - prompt) if is_apart else completion
 
 
 def _count(usage: Any, name: str) -> int | None:

@@ -364,6 +364,28 @@ def test_usage_and_provenance_are_kept():
     assert (answer.served_model, answer.response_id, answer.inference_time) == ("served", "x", 0.5)
 
 
+@pytest.mark.parametrize(
+    ("usage", "completion", "thought"),
+    [
+        # The thought is counted in the completion, as OpenAI has it.
+        ({"completion_tokens": 103, "total_tokens": 135, "reasoning_tokens": 94}, 103, 94),
+        ({"completion_tokens": 100, "total_tokens": 132, "reasoning_tokens": 0}, 100, 0),
+        ({"completion_tokens": 94, "total_tokens": 126, "reasoning_tokens": 94}, 94, 94),
+        # It is counted beside it, as Grok has it.
+        ({"completion_tokens": 9, "total_tokens": 135, "reasoning_tokens": 94}, 103, 94),
+        ({"completion_tokens": 100, "total_tokens": 162, "reasoning_tokens": 30}, 130, 30),
+        ({"completion_tokens": 9, "reasoning_tokens": 94}, 103, 94),
+        # What the total leaves out is nowhere counted.
+        ({"completion_tokens": 9, "total_tokens": 41, "reasoning_tokens": 94}, 9, 94),
+    ],
+)
+def test_a_thought_costs_what_answers_cost_wherever_the_server_counts_it(usage, completion, thought):
+    told = {name: value for name, value in usage.items() if name != "reasoning_tokens"}
+    details = {"completion_tokens_details": {"reasoning_tokens": usage["reasoning_tokens"]}}
+    answer = answered({**body({"content": "4"}), "usage": {"prompt_tokens": 32, **told, **details}})
+    assert (answer.completion_tokens, answer.reasoning_tokens) == (completion, thought)
+
+
 def test_a_prompt_has_no_more_cached_tokens_than_it_has_tokens():
     reply = body()
     reply["usage"] |= {"prompt_tokens_details": {"cached_tokens": 100_000}}
