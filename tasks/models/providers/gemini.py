@@ -228,7 +228,7 @@ class Contents(NativeCodec):
             if finish == "MAX_TOKENS":
                 limit = "the tokens were used up before the answer began (finish reason MAX_TOKENS)"
                 return Answer("cut_off", error=limit, **facts)
-            if finish not in FINISHES:
+            if finish not in FINISHES or (finish == "STOP" and not parts):
                 raise EmptyAnswer(f"the answer has no content (finish reason {finish!r})")
         return Answer("ok", text, **facts)
 

@@ -12,7 +12,7 @@ import pytest
 from tasks.benchmarks.prompts import Template
 from tasks.models.config import ModelConfig, Price, SampleParams
 from tasks.models.connection import probe
-from tasks.models.errors import BadRequest, MalformedBody, ModelError, ServerFault
+from tasks.models.errors import BadRequest, EmptyAnswer, MalformedBody, ModelError, ServerFault
 from tasks.models.providers.anthropic import Messages
 from tasks.models.providers.gemini import StreamedParts
 from tasks.models.providers.native import Chat
@@ -249,6 +249,18 @@ def test_thoughts_are_counted_as_the_apis_count_them():
 
 def test_an_empty_text_of_gemini_is_an_answer():
     assert (read("gemini", "empty").status, read("gemini", "empty").response) == ("ok", "")
+
+
+@pytest.mark.parametrize("content", [{}, {"content": {"role": "model"}}, {"content": {"parts": []}}])
+def test_an_answer_of_gemini_without_a_part_is_none_and_asked_again(content: dict[str, Any]):
+    with pytest.raises(EmptyAnswer):
+        read("gemini", {"candidates": [{"finishReason": "STOP", **content}]})
+    stream = StreamedParts()
+    stream.add(json.dumps({"candidates": [{"finishReason": "STOP", **content}]}).encode())
+    with pytest.raises(EmptyAnswer):
+        read("gemini", stream.body())
+    malformed = read("gemini", {"candidates": [{"finishReason": "MALFORMED_FUNCTION_CALL", **content}]})
+    assert (malformed.status, malformed.response) == ("ok", ""), "the model's own fault"
 
 
 @pytest.mark.parametrize(
