@@ -8,7 +8,6 @@ connection: ``http.py`` does.
 import codecs
 import email.utils
 import json
-import math
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -34,7 +33,7 @@ from tasks.models.errors import (
     ServerFault,
     shortened,
 )
-from tasks.models.limits.allowances import duration, told_wait
+from tasks.models.limits.allowances import duration, finite_number, told_wait
 
 
 @dataclass(frozen=True)
@@ -288,7 +287,7 @@ def _rate_error(text: str, told: str, body: str, headers: Mapping[str, str]) -> 
     how long to wait means a limit."""
     wait = retry_after(headers)
     if wait is None and (found := _delay.search(body)):
-        wait = duration(found[1] or found[2])
+        wait = _believed(duration(found[1] or found[2]))
     if _spent_today.search(body) or (wait is None and _no_quota.search(told)):
         return AccessDenied(text)
     return RateLimited(text, told_wait(headers) if wait is None else wait)
@@ -334,20 +333,24 @@ def retry_after(headers: Mapping[str, str], now: float | None = None) -> float |
     >>> retry_after({"Retry-After": "1.5"})
     1.5
     """
-    milliseconds = headers.get("retry-after-ms")
-    text = headers.get("Retry-After") or headers.get("retry-after")
+    told = headers.get("Retry-After") or headers.get("retry-after")
+    for value, unit in ((headers.get("retry-after-ms"), 0.001), (told, 1.0)):
+        if (seconds := _believed(finite_number(value), unit)) is not None:
+            return seconds
     try:
-        seconds = float(milliseconds) / 1000 if milliseconds is not None else float(text or "")
-        return max(0.0, seconds) if math.isfinite(seconds) else None
-    except ValueError:
-        pass
-    if text is None:
-        return None
-    try:
-        when = email.utils.parsedate_to_datetime(text).timestamp()
+        when = email.utils.parsedate_to_datetime(told or "").timestamp()
     except (ValueError, TypeError, OverflowError):  # a date of year 1 or 9999 has no time stamp here
         return None
-    return max(0.0, when - (time.time() if now is None else now))
+    return _believed(when - (time.time() if now is None else now))
+
+
+LONGEST_PAUSE = 86_400.0
+"""Whoever asks for more than a day, and so for the end of the run, has a mistake in the number."""
+
+
+def _believed(number: float | None, unit: float = 1.0) -> float | None:
+    """The seconds that somebody asks to be left alone; None for what nobody can mean."""
+    return None if number is None or number * unit > LONGEST_PAUSE else max(0.0, number * unit)
 
 
 KEPT_HEADERS = (

@@ -49,7 +49,7 @@ def allowances(headers: Mapping[str, str], now: float | None = None) -> tuple[Al
     for unit, remaining, limit, reset in NAMES:
         if (said := headers.get(remaining)) is None:
             continue
-        left, most = _number(said), _number(headers.get(limit))
+        left, most = finite_number(said), finite_number(headers.get(limit))
         seconds = _seconds(headers.get(reset), time.time() if now is None else now)
         if left is None or left < 0 or seconds is None or seconds <= 0:
             continue
@@ -65,7 +65,8 @@ def told_wait(headers: Mapping[str, str]) -> float | None:
     return min(max(spent), LONGEST_SECONDS) if spent else None
 
 
-def _number(text: str | None) -> float | None:
+def finite_number(text: str | None) -> float | None:
+    """The number that a header holds; None: it holds none, or no finite one."""
     try:
         value = float(text or "")
     except ValueError:
@@ -81,7 +82,7 @@ def _seconds(text: str | None, now: float) -> float | None:
     """Seconds until a time, which is given as such, as a duration (``6m0s``, ``12ms``) or in seconds."""
     if text is None:
         return None
-    if (number := _number(text)) is not None:
+    if (number := finite_number(text)) is not None:
         return number - now if number > SINCE_1970 else number
     if (seconds := duration(text)) is not None:
         return seconds
@@ -99,8 +100,8 @@ def duration(text: str) -> float | None:
     """
     parts = _part.findall(text)
     if not parts or "".join(map("".join, parts)) != text:
-        return _number(text)
-    numbers = [_number(number) for number, _ in parts]
+        return finite_number(text)
+    numbers = [finite_number(number) for number, _ in parts]
     return sum((number or 0.0) * SCALES[scale] for number, (_, scale) in zip(numbers, parts, strict=True))
 
 

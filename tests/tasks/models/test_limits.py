@@ -13,7 +13,7 @@ from tasks.models.errors import RateLimited, ServerFault
 from tasks.models.limits.limiters import AttemptOutcome, ConcurrencyLimiter, RateLimiter
 from tasks.models.limits.spending import Spending
 from tasks.models.records import Call, RequestTally
-from tasks.models.wire import retry_after
+from tasks.models.wire import retry_after, status_error
 
 
 async def rounds(limiter: ConcurrencyLimiter, outcomes) -> None:
@@ -178,10 +178,23 @@ def test_retry_after_is_neither_shortened_nor_allowed_past_the_deadline():
         ({"Retry-After": "Thu, 01 Jan 1970 00:01:40 GMT"}, 90.0),
         ({"Retry-After": "soon"}, None),
         ({"Retry-After": "inf"}, None),
+        ({"Retry-After": "86400"}, 86_400.0),
+        ({"Retry-After": "999999999"}, None),
+        ({"Retry-After": "Fri, 31 Dec 2049 23:59:59 GMT"}, None),
+        ({"retry-after-ms": "999999999999", "Retry-After": "5"}, 5.0),
+        ({"retry-after-ms": "abc", "Retry-After": "5"}, 5.0),
+        ({"retry-after-ms": "nan", "Retry-After": "Thu, 01 Jan 1970 00:01:40 GMT"}, 90.0),
+        ({"retry-after-ms": "20", "Retry-After": "1"}, 0.02),
     ],
 )
 def test_retry_after_is_read_in_every_form(headers, seconds):
     assert retry_after(headers, now=10.0) == seconds
+
+
+def test_a_wait_in_a_body_is_believed_for_no_more_than_a_day():
+    told = b'{"error": {"message": "Please try again in %s", "code": "rate_limit_exceeded"}}'
+    assert status_error(429, told % b"24h", {}).retry_after == 86_400.0
+    assert status_error(429, told % b"9000h", {}).retry_after is None
 
 
 async def test_latency_that_stays_high_while_less_comes_back_cuts_down_to_a_quarter(monkeypatch):
