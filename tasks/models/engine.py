@@ -287,6 +287,7 @@ class Engine:
         except PermanentError as error:
             if len({(request.prompt, request.continuation) for request in requests}) > 1:
                 # One of them spoils the batch: each is asked alone.
+                state.tally.attempts += attempts.count
                 return [answer for request in requests for answer in await self._ask(codec, [request])]
             if isinstance(error, SettledError):
                 facts: dict[str, Any] = {"attempts": max(1, attempts.count), "arrived": time.time()}

@@ -174,9 +174,12 @@ def test_faults_do_not_change_a_likelihood(bench, served, endpoint, pairs):
 
 
 def test_one_prompt_that_is_refused_does_not_spoil_its_batch(bench, served, endpoint, pairs):
-    model = endpoint(served(Faults(fail_prompts="poison")), batch_size=6)
+    serving = served(Faults(fail_prompts="poison"))
+    model = endpoint(serving, batch_size=6)
     outcome = bench.ask(model, pairs(["Bees make", "some poison"], CONTINUATIONS))
     assert outcome.column("status") == ["ok", "infra_error"]
+    assert outcome.tally.attempts == serving.stats()["received"] - 1 == 7, "all together, then each; one probe"
+    assert outcome.tally.sent == 6
 
 
 def test_a_server_that_takes_no_ids_is_asked_with_text(bench, served, endpoint, pairs):
