@@ -46,31 +46,51 @@ class ModelListing:
 
 
 class EventLines:
-    """The data of a stream's events, one a line; a line ends in LF, CR LF or CR, as server-sent events have
-    it."""
+    """The data of a stream's events. A line ends in LF, CR LF or CR, and the lines of an event are joined, as
+    server-sent events have it; where a line is whole by itself, the server has left out what ends an event.
+    """
 
     media_type: ClassVar[str] = "text/event-stream"
 
     def __init__(self) -> None:
         self._open: list[bytes] = []
         """What came of the line that has not ended."""
+        self._event: list[bytes] = []
+        """Lines of data of the event that has not ended."""
+        self._ended_in_cr = False
 
     def add(self, piece: bytes) -> Iterator[bytes]:
-        """The data of the lines that this piece of the stream ends."""
-        *ended, rest = re.split(rb"[\r\n]", piece)  # between CR and LF stands a line without data
+        """The data of the events that this piece of the stream ends."""
+        if not piece:
+            return
+        if self._ended_in_cr:
+            piece = piece.removeprefix(b"\n")
+        self._ended_in_cr = piece.endswith(b"\r")
+        *ended, rest = re.split(rb"\r\n|\r|\n", piece)
         for line in ended:
-            yield from self._data(line)
+            yield from self._end_line(line)
         self._open.append(rest)
 
     def rest(self) -> Iterator[bytes]:
-        """The data of a last line that does not end."""
-        return self._data(b"")
+        """The data of a last event that does not end."""
+        yield from self._end_line(b"")
+        yield from self._end_line(b"")
 
-    def _data(self, last: bytes) -> Iterator[bytes]:
+    def _end_line(self, last: bytes) -> Iterator[bytes]:
         line = b"".join((*self._open, last)).removeprefix(codecs.BOM_UTF8)
         self._open = []
         if line.startswith(b"data:"):
-            yield line[5:].strip()
+            self._event.append(line[5:].strip())
+        elif not line:
+            lines, self._event = self._event, []
+            yield from lines if len(lines) < 2 or _is_whole(lines[0]) else [b"\n".join(lines)]
+
+
+def _is_whole(data: bytes) -> bool:
+    try:
+        return data == b"[DONE]" or isinstance(orjson.loads(data), dict)
+    except orjson.JSONDecodeError:
+        return False
 
 
 TEXTS = ("content", "reasoning_content", "reasoning", "refusal")
@@ -92,7 +112,7 @@ class StreamedAnswer:
         if not data:
             return
         event = json_object(data, "an event of the stream")
-        if fault := body_error(event):
+        if fault := body_error(event) or _bare_error(event):
             raise fault
         self._head.update(
             (name, value) for name, value in event.items() if name != "choices" and value is not None
@@ -133,6 +153,10 @@ class StreamedAnswer:
                     _append(message, name, text if isinstance(text, str) else content_text(text))
             if isinstance(delta.get("tool_calls"), list):
                 message.setdefault("tool_calls", []).extend(delta["tool_calls"])
+            if delta.get("function_call"):
+                message.setdefault("function_call", []).append(
+                    {"index": 0, "function": delta["function_call"]}
+                )
         elif isinstance(piece.get("text"), str):
             _append(choice, "text", piece["text"])
         if isinstance(logprobs := piece.get("logprobs"), dict):
@@ -143,10 +167,11 @@ class StreamedAnswer:
 
 
 def _merge_calls(message: dict[str, Any]) -> None:
-    if "tool_calls" not in message:
-        return
     try:
-        message["tool_calls"] = merged_pieces(message["tool_calls"])
+        if "tool_calls" in message:
+            message["tool_calls"] = merged_pieces(message["tool_calls"])
+        if "function_call" in message:
+            message["function_call"] = merged_pieces(message["function_call"])[0]["function"]
     except ValueError as error:
         raise MalformedBody(str(error)) from error
 
@@ -185,6 +210,14 @@ def body_error(body: Mapping[str, Any]) -> RequestError | None:
     error = _error_in(body)
     text = f"an error with status 200: {error.text}"
     return _content_filtered(text) if _is_refusal(error) else ServerFault(text)
+
+
+def _bare_error(event: Mapping[str, Any]) -> RequestError | None:
+    """The error that an event of a stream is by itself, as FastChat and older servers of vLLM send one."""
+    named = event.get("object") == "error" or event.get("error_code")
+    if "choices" in event or not (named or (event.get("code") and event.get("message"))):
+        return None
+    return body_error({"error": event})
 
 
 def json_object(content: bytes, what: str = "the answer's body") -> dict[str, Any]:

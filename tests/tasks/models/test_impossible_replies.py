@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from tasks.models.config import SampleParams
-from tasks.models.errors import MalformedBody
+from tasks.models.errors import MalformedBody, ServerFault
 from tasks.models.providers.openai.config import EndpointConfig
 from tasks.models.providers.openai.echo import EchoMode, Likelihood
 from tasks.models.providers.openai.generation import Chat
 from tasks.models.records import Reply, Request
-from tasks.models.wire import EventLines
+from tasks.models.wire import EventLines, StreamedAnswer
 
 PAIR = Request(b"k", "loglikelihood", "a", " b")
 SAMPLE = Request(b"k", "generate", "a")
@@ -149,6 +149,45 @@ def test_lines_of_a_stream_end_in_any_of_three_ways(end: bytes, size: int) -> No
 def test_a_streams_last_line_need_not_end() -> None:
     lines = EventLines()
     assert [*lines.add(b"data:{}\n\ndata: [DONE]"), *lines.rest()] == [b"{}", b"[DONE]"]
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
+@pytest.mark.parametrize("size", [1, 2, 7, 1000])
+def test_lines_of_one_event_are_joined_and_events_without_a_line_between_them_are_not(
+    end: bytes, size: int
+) -> None:
+    whole = b'data: {"a":' + end + b"data:  1," + end + b'data: "b": 2}' + end + end
+    whole += b'data: {"c": 3}' + end + b'data: {"d": 4}' + end + b"data: [DONE]" + end + end
+    whole += b'data: {"e":' + end + b"data: 5}"
+    lines = EventLines()
+    found = [data for at in range(0, len(whole), size) for data in lines.add(whole[at : at + size])]
+    found += lines.rest()
+    assert found == [b'{"a":\n1,\n"b": 2}', b'{"c": 3}', b'{"d": 4}', b"[DONE]", b'{"e":\n5}']
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"text": "**NETWORK ERROR**", "error_code": 50001},
+        {"object": "error", "message": "the worker died", "type": "internal"},
+        {"code": 500, "message": "boom"},
+    ],
+)
+def test_an_error_in_a_stream_is_one_whatever_it_is_called(event: dict[str, Any]) -> None:
+    answer = StreamedAnswer()
+    answer.add(EVENTS[0])
+    with pytest.raises(ServerFault, match=r"NETWORK ERROR|the worker died|boom"):
+        answer.add(json.dumps(event).encode())
+
+
+@pytest.mark.parametrize(
+    "event", [{"usage": {"prompt_tokens": 1}}, {"code": 0, "message": "ok"}, {"id": "x"}, {"choices": []}]
+)
+def test_what_a_stream_says_beside_its_choices_is_no_error(event: dict[str, Any]) -> None:
+    answer = StreamedAnswer()
+    for data in (EVENTS[0], json.dumps(event).encode(), EVENTS[1]):
+        answer.add(data)
+    assert answer.body()["choices"][0]["message"]["content"] == "one"
 
 
 @pytest.mark.parametrize("client", ["http", "openai"])

@@ -178,7 +178,9 @@ def test_one_prompt_that_is_refused_does_not_spoil_its_batch(bench, served, endp
     model = endpoint(serving, batch_size=6)
     outcome = bench.ask(model, pairs(["Bees make", "some poison"], CONTINUATIONS))
     assert outcome.column("status") == ["ok", "infra_error"]
-    assert outcome.tally.attempts == serving.stats()["received"] - 1 == 7, "all together, then each; one probe"
+    assert outcome.tally.attempts == serving.stats()["received"] - 1 == 7, (
+        "all together, then each; one probe"
+    )
     assert outcome.tally.sent == 6
 
 

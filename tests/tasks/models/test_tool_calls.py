@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 import pytest
 
-from tasks.messages.calls import merged_pieces, parsed_calls, said_calls
+from tasks.messages.calls import calls_of, merged_pieces, parsed_calls, said_calls
 from tasks.models.config import ModelConfig, SampleParams
 from tasks.models.errors import MalformedBody
 from tasks.models.providers.openai.config import EndpointConfig
@@ -186,6 +186,16 @@ def test_a_call_in_the_older_form_and_one_with_an_object_for_arguments_are_calls
         '[{"name":"f","arguments":"{\\"a\\":1}"}]',
     ]
     assert [answer.response for answer in found] == ["", "Let me see."]
+
+
+def test_a_call_in_the_older_form_is_put_together_of_a_stream() -> None:
+    assembly = StreamedAnswer()
+    for delta in ({"name": "f", "arguments": ""}, {"arguments": '{"x":'}, {"arguments": "1}"}):
+        assembly.add(orjson.dumps({"choices": [{"index": 0, "delta": {"function_call": delta}}]}))
+    assembly.add(orjson.dumps({"choices": [{"index": 0, "delta": {}, "finish_reason": "function_call"}]}))
+    (choice,) = assembly.body()["choices"]
+    assert choice["message"]["function_call"] == {"name": "f", "arguments": '{"x":1}'}
+    assert calls_of(choice["message"]) == [{"name": "f", "arguments": '{"x":1}'}]
 
 
 def test_a_name_that_is_said_in_every_piece_is_one_name() -> None:
