@@ -37,6 +37,13 @@ AnswerStatus = Literal["ok", "cut_off", "refused", "infra_error"]
 STATUS_BEFORE: Final = "model_error"
 """What "refused" was called before 2026-11-23: in stores, journals and recorded files it means the same."""
 
+FILTER_FINISHES: Final = ("content_filter", "refusal")
+"""Finish reasons of an answer that a filter ended, or the model's own refusal by a gateway."""
+LENGTH_FINISHES: Final = ("length", "max_tokens")
+"""Finish reasons of an answer that the limit of tokens ended."""
+BROKEN_FINISHES: Final = ("error", "abort", "insufficient_system_resource")
+"""Finish reasons of an answer that the server broke off: of gateways, of vLLM and SGLang, of DeepSeek."""
+
 
 @dataclass(frozen=True, slots=True)
 class Request:

@@ -12,7 +12,7 @@ import orjson
 
 from tasks.messages.calls import calls_text, recorded_calls
 from tasks.models.providers.recordings import RecordedRow, is_number, shown, whole_number
-from tasks.models.records import STATUS_BEFORE
+from tasks.models.records import BROKEN_FINISHES, FILTER_FINISHES, LENGTH_FINISHES, STATUS_BEFORE
 from tasks.store.keys import iso_time, unix_seconds
 
 TEXTS = ("reasoning", "finish_reason", "response_id", "served_model", "system_fingerprint", "logprobs_json")
@@ -138,12 +138,14 @@ def _outcome(recorded: RecordedRow, content: Mapping[str, Any], likelihood: bool
     fields, where = recorded.fields, recorded.place or "the recorded row"
     said = fields.get("error")
     error = None if said is None or said is False or said == "" else text_of(said)
-    calls = content.get("tool_calls_json")
+    calls, finish = content.get("tool_calls_json"), content.get("finish_reason")
     status = fields.get("status") or ("infra_error" if error else "ok")
     if status == STATUS_BEFORE:
         status = "refused"
-    if status == "ok" and content.get("finish_reason") == "content_filter":
-        return "refused", error or f"{where}: the finish reason is content_filter"
+    if status == "ok" and finish in FILTER_FINISHES:
+        return "refused", error or f"{where}: the finish reason is {finish}"
+    if status == "ok" and finish in BROKEN_FINISHES:
+        return "infra_error", error or f"{where}: the server broke the answer off (finish reason {finish})"
     if status not in STATUSES:
         return "infra_error", error or f"{where}: status is {shown(status)}; expected {', '.join(STATUSES)}"
     if status == "ok" and likelihood and content.get("lls") is None:
@@ -151,10 +153,13 @@ def _outcome(recorded: RecordedRow, content: Mapping[str, Any], likelihood: bool
         return "infra_error", error or f"{where}: {said}; expected a list of log-likelihoods"
     if status == "cut_off" and likelihood:
         return "infra_error", f"{where}: status is cut_off; expected a list of log-likelihoods"
-    if status == "ok" and not likelihood and fields.get("response") is None and not calls:
-        if content.get("finish_reason") == "length":
-            return "cut_off", error or f"{where} has no response, and the finish reason length"
-        return "infra_error", error or f"{where} has no response"
+    if status == "ok" and not likelihood and not calls:
+        response, is_told = fields.get("response"), fields.get("status") is not None
+        is_blank = isinstance(response, str) and not response.strip()
+        if finish in LENGTH_FINISHES and (response is None or (is_blank and not is_told)):
+            return "cut_off", error or f"{where} has no response, and the finish reason {finish}"
+        if response is None:
+            return "infra_error", error or f"{where} has no response"
     return str(status), error
 
 

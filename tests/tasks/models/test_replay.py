@@ -157,6 +157,28 @@ def test_a_sample_without_a_number_is_numbered_by_its_sample_id_or_its_place(
     assert outcome.column("recorded_row") == [2, 1, 3]
 
 
+@pytest.mark.parametrize(
+    ("fields", "status"),
+    [
+        ({"response": "", "finish_reason": "length"}, "cut_off"),
+        ({"response": " \n", "finish_reason": "max_tokens"}, "cut_off"),
+        ({"response": "", "metadata": {"finish_reason": "length"}}, "cut_off"),
+        ({"response": None, "finish_reason": "max_tokens"}, "cut_off"),
+        ({"response": "4", "finish_reason": "length"}, "ok"),
+        ({"response": "", "finish_reason": "stop"}, "ok"),
+        ({"response": " ", "finish_reason": "length", "status": "ok"}, "ok"),  # a first token says it so
+        ({"response": "", "finish_reason": "length", "tool_calls": [{"name": "f"}]}, "ok"),
+        ({"response": "I", "finish_reason": "refusal"}, "refused"),
+        ({"response": "The answer is 1", "finish_reason": "abort", "status": "ok"}, "infra_error"),
+    ],
+)
+def test_a_recorded_response_counts_as_the_same_reply_does(bench, problems, jsonl, tmp_path, fields, status):
+    jsonl("r.jsonl", [row(0, **fields)])
+    (found,) = bench.ask(recorded(path="r.jsonl"), problems(1), base_dir=tmp_path).rows
+    assert found["status"] == status, found["error"]
+    assert (found["response"] is None) == (status != "ok")
+
+
 def test_what_came_with_a_failed_request_is_kept(bench, problems, jsonl, tmp_path):
     jsonl("r.jsonl", [row(0, response="half", error={"code": 500}), row(1, status="lost")])
     failed, odd = bench.ask(recorded(path="r.jsonl"), problems(2), base_dir=tmp_path).rows

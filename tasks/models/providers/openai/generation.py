@@ -33,6 +33,9 @@ from tasks.models.extra import with_extra, with_own
 from tasks.models.providers.openai.choices import ordered_choices
 from tasks.models.providers.openai.config import EndpointConfig
 from tasks.models.records import (
+    BROKEN_FINISHES,
+    FILTER_FINISHES,
+    LENGTH_FINISHES,
     Answer,
     Call,
     Codec,
@@ -143,12 +146,6 @@ def split_thought(
     return (marks.answer(answer) if closing else None), marks.bare(thought)
 
 
-FILTERS: Final = ("content_filter", "refusal")
-"""Finish reasons of an answer that a filter ended, or the model's own refusal by a gateway."""
-OUT_OF_TOKENS = ("length", "max_tokens")
-"""Finish reasons of an answer that the limit of tokens ended."""
-BROKEN_OFF: Final = ("error", "abort", "insufficient_system_resource")
-"""Finish reasons of an answer that the server broke off: of gateways, of vLLM and SGLang, of DeepSeek."""
 MARKED = ReasoningConfig()
 """Nothing is said of a thought, and one is known by its marks."""
 LONGEST_CHARACTER = 4
@@ -270,10 +267,10 @@ class Generation(Codec):
         try:
             if fault := body_error(choice):
                 raise fault
-            if finish in BROKEN_OFF:
+            if finish in BROKEN_FINISHES:
                 raise ServerFault(f"the server broke the answer off (finish reason {finish!r})")
             said = self.message(choice)
-            if finish in FILTERS:
+            if finish in FILTER_FINISHES:
                 raise ContentFiltered(f"{FILTERED}: its content filter cut the answer")
         except SettledError as error:
             return Answer("refused", error=str(error), **facts)
@@ -283,7 +280,7 @@ class Generation(Codec):
         if self._one_token and logprobs:
             return Answer("ok", said.text or "", **facts)
         if not (said.text or "").strip() and said.calls is None:
-            if finish in OUT_OF_TOKENS:
+            if finish in LENGTH_FINISHES:
                 limit = f"the tokens were used up before the answer began (finish reason {finish!r})"
                 return Answer("cut_off", error=limit, **facts)
             if said.text is None and said.thought is None:
