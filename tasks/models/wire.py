@@ -12,7 +12,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import orjson
 
@@ -34,6 +34,8 @@ from tasks.models.errors import (
     shortened,
 )
 from tasks.models.limits.allowances import duration, finite_number, told_wait
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,7 @@ class StreamedAnswer:
             return
         if not data:
             return
-        event = json_object(data, "an event of the stream")
+        event = event_object(data)
         if fault := body_error(event) or _bare_error(event):
             raise fault
         self._head.update(
@@ -135,7 +137,7 @@ class StreamedAnswer:
                     {name: "".join(value) for name, value in part.items() if isinstance(value, _Text)}
                 )
             _merge_calls(choice.get("message") or {})
-        return {**self._head, "choices": choices}
+        return mended({**self._head, "choices": choices})
 
     def _extend(self, piece: Any) -> None:
         index = (piece.get("index") or 0) if isinstance(piece, dict) else None
@@ -207,7 +209,7 @@ def body_error(body: Mapping[str, Any]) -> RequestError | None:
     none."""
     if not body.get("error"):
         return None
-    error = _error_in(body)
+    error = _error_in(mended(body))
     text = f"an error with status 200: {error.text}"
     return _content_filtered(text) if _is_refusal(error) else ServerFault(text)
 
@@ -220,31 +222,47 @@ def _bare_error(event: Mapping[str, Any]) -> RequestError | None:
     return body_error({"error": event})
 
 
-def json_object(content: bytes, what: str = "the answer's body") -> dict[str, Any]:
+def json_object(content: bytes, what: str = "the answer's body", is_event: bool = False) -> dict[str, Any]:
     """The JSON object in ``content``; raises MalformedBody where there is none.
 
-    Lone surrogates, left of an emoji that was cut in two, become question marks: UTF-8 can't hold them. NaN
-    and infinities, which Python's servers write for an impossible token, are read.
+    Lone surrogates, left of an emoji that was cut in two, become question marks: UTF-8 can't hold them. In an
+    event of a stream they stay, since the next event may have the other half; what is put together of events
+    is to be ``mended``. NaN and infinities, which Python's servers write for an impossible token, are read.
     """
     if not content.strip():
         raise MalformedBody(f"{what} is empty")
     try:
         value = orjson.loads(content)
     except orjson.JSONDecodeError as error:
-        value = _lenient_json(content)
-        if value is None:
+        try:
+            value = json.loads(content)
+        except (ValueError, RecursionError):
             raise MalformedBody(f"{what} is not JSON ({error})") from error
+        value = value if is_event else mended(value)
     if not isinstance(value, dict):
         raise MalformedBody(f"{what} is not a JSON object")
     return value
 
 
-def _lenient_json(content: bytes) -> Any:
+def event_object(data: bytes) -> dict[str, Any]:
+    """The JSON object of one event of a stream; raises MalformedBody where there is none."""
+    return json_object(data, "an event of the stream", is_event=True)
+
+
+def mended(value: T) -> T:
+    """A JSON value with halves of a character joined where both came, and question marks where not. Raises
+    MalformedBody."""
     try:
-        text = json.dumps(json.loads(content), ensure_ascii=False)
-        return json.loads(text.encode("utf-8", "replace"))
-    except (ValueError, RecursionError):
-        return None
+        orjson.dumps(value)
+        return value
+    except TypeError:
+        pass
+    try:
+        joined: T = json.loads(json.dumps(value))
+        replaced: T = json.loads(json.dumps(joined, ensure_ascii=False).encode("utf-8", "replace"))
+    except RecursionError as error:
+        raise MalformedBody("the answer is nested too deeply") from error
+    return replaced
 
 
 _too_long = re.compile(

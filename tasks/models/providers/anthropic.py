@@ -43,7 +43,7 @@ from tasks.models.providers.openai.generation import ParsedChoice, thought_token
 from tasks.models.providers.provider import ServedModel
 from tasks.models.records import Answer, Request, text_or_none, usage_of
 from tasks.models.registry import provider
-from tasks.models.wire import ModelListing, Wire, body_error, json_object, status_error
+from tasks.models.wire import ModelListing, Wire, body_error, event_object, mended, status_error
 
 SIGNED: Final = ("thinking", "redacted_thinking")
 """Types of the blocks that are sent back as they came: the API checks that the last turn's are there."""
@@ -288,7 +288,7 @@ class _Open:
     pieces: list[str]
 
     def whole(self) -> dict[str, Any]:
-        text = "".join(self.pieces)
+        text = mended("".join(self.pieces))
         if self.block.get("type") != "tool_use":
             name = "thinking" if self.block.get("type") == "thinking" else "text"
             return {**self.block, name: self.block.get(name, "") + text} if text else self.block
@@ -310,7 +310,7 @@ class StreamedMessage:
         """Takes the data of one event; raises MalformedBody, or the error that an event stands for."""
         if not data:
             return
-        event = json_object(data, "an event of the stream")
+        event = event_object(data)
         if fault := body_error(event):
             raise fault
         match event.get("type"):
@@ -339,4 +339,4 @@ class StreamedMessage:
         if not self._done or not self._message:
             raise MalformedBody("the stream ended before the answer did")
         blocks = [self._blocks[index].whole() for index in sorted(self._blocks)]
-        return {**self._message, "content": blocks}
+        return mended({**self._message, "content": blocks})

@@ -51,7 +51,7 @@ from tasks.models.providers.provider import PROBE_SECONDS, ServedModel
 from tasks.models.records import Answer, Request, text_or_none, usage_of
 from tasks.models.registry import provider
 from tasks.models.signing import Credentials, SignatureV4, need_botocore
-from tasks.models.wire import ModelListing, Wire, json_object, status_error
+from tasks.models.wire import ModelListing, Wire, event_object, mended, status_error
 
 TAKEN: Final = frozenset(
     {"temperature", "max_tokens", "max_completion_tokens", "top_p", "stop", "response_format", "tool_choice"}
@@ -406,7 +406,7 @@ class StreamedConverse:
 
     def add(self, data: bytes) -> None:
         """Takes one event; raises MalformedBody, or the error that an event stands for."""
-        ((kind, event),) = json_object(data, "an event of the stream").items()
+        ((kind, event),) = event_object(data).items()
         match kind:
             case "contentBlockStart":
                 use = event["start"].get("toolUse")
@@ -443,8 +443,8 @@ class StreamedConverse:
         if "stopReason" not in self._reply:
             raise MalformedBody("the stream ended before the answer did")
         blocks = [block for _, block in sorted(self._blocks.items()) if block]
-        return {**self._reply, "output": {"message": {"role": "assistant", "content": blocks}}}
+        return mended({**self._reply, "output": {"message": {"role": "assistant", "content": blocks}}})
 
 
 def _said(event: Mapping[str, Any]) -> str:
-    return shortened(str(event.get("message") or event))
+    return shortened(str(mended(event).get("message") or event))

@@ -42,7 +42,7 @@ from tasks.models.providers.native import (
 from tasks.models.providers.provider import ServedModel
 from tasks.models.records import Answer, Request, text_or_none, usage_of
 from tasks.models.registry import provider
-from tasks.models.wire import ModelListing, Wire, answer_body, body_error, json_object, status_error
+from tasks.models.wire import ModelListing, Wire, answer_body, body_error, event_object, mended, status_error
 
 FIELDS: Final[Mapping[str, str]] = {
     "temperature": "temperature",
@@ -312,7 +312,7 @@ class StreamedParts:
         """Takes one chunk; raises MalformedBody, or the error that it stands for."""
         if not data:
             return
-        chunk = json_object(data, "an event of the stream")
+        chunk = event_object(data)
         if fault := body_error(chunk):
             raise fault
         for candidate in chunk.pop("candidates", None) or ():
@@ -335,4 +335,4 @@ class StreamedParts:
             raise MalformedBody("the stream ended before the answer did")
         content = {"content": {"role": "model", "parts": self._parts}} if self._parts else {}
         candidates = {"candidates": [{**content, **self._candidate}]} if self._candidate else {}
-        return _named({**self._reply, **candidates})
+        return _named(mended({**self._reply, **candidates}))

@@ -408,6 +408,20 @@ def test_lone_surrogates_in_an_answer_do_not_stop_a_run():
     assert read_again(kept)["response"] == "a?b"
 
 
+def test_a_character_whose_halves_come_in_two_events_is_one():
+    assembly = StreamedAnswer()
+    for event in (
+        b'{"choices":[{"index":0,"delta":{"content":"a \\ud83d"}}]}',
+        b'{"choices":[{"index":0,"delta":{"content":"\\ude00 b \\ud83d","tool_calls":[]}}]}',
+        b'{"choices":[{"index":0,"delta":{"content":" c"},"finish_reason":"stop"}]}',
+    ):
+        assembly.add(event)
+    assert answered(assembly.body()).response == "a \U0001f600 b ? c"
+    with pytest.raises(ServerFault) as raised:
+        assembly.add(b'{"error":{"message":"half of one: \\ud83d"}}')
+    assert str(raised.value).endswith("half of one: ?")
+
+
 def test_a_stream_that_ends_early_is_malformed():
     assembly = StreamedAnswer()
     assembly.add(b'{"choices":[{"index":0,"delta":{"content":"half"}}]}')

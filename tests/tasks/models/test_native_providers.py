@@ -322,6 +322,14 @@ def test_chunks_of_gemini_are_put_together(name: str):
         assert getattr(whole, field) == getattr(streamed, field), field
 
 
+def test_a_character_whose_halves_come_in_two_chunks_of_gemini_is_one():
+    stream = StreamedParts()
+    for text in (b"\\ud83d", b"\\ude00"):
+        stream.add(b'{"candidates":[{"content":{"parts":[{"text":"%s"}]}}]}' % text)
+    stream.add(b'{"candidates":[{"finishReason":"STOP"}]}')
+    assert read("gemini", stream.body()).response == "\U0001f600"
+
+
 def test_the_last_event_of_a_response_is_the_response():
     stream = StreamedResponse()
     for event in (
