@@ -276,6 +276,10 @@ _filter = re.compile(
 _filtered = re.compile(r"filtered|flag|block|reject|refus|violat|trigger|inappropriate", re.IGNORECASE)
 
 
+_quoted = re.compile(r"(?<!\w)(['\"]).*?\1(?!\w)", re.DOTALL)
+"""What an error quotes may be of the prompt."""
+
+
 @dataclass(frozen=True)
 class ErrorBody:
     """What the body of an error says: ``text`` for people, ``codes``, and ``message``, the words of the
@@ -289,7 +293,7 @@ class ErrorBody:
 
 def _is_refusal(error: ErrorBody) -> bool:
     """Whether an error is the provider's refusal: by its code, else by words that say both what and that."""
-    said = error.message
+    said = _quoted.sub("", error.message)
     return bool(_filter.search(error.codes) or (_filter.search(said) and _filtered.search(said)))
 
 
@@ -364,7 +368,8 @@ def _error_body(content: bytes) -> ErrorBody:
 def _error_in(body: Mapping[str, Any]) -> ErrorBody:
     error = body.get("error", body)
     if not isinstance(error, Mapping):
-        return ErrorBody(shortened(str(error)), message=error if isinstance(error, str) else "")
+        text = shortened(str(error))
+        return ErrorBody(text, message=text if isinstance(error, str) else "")
     message = error.get("message")
     beside = error.get("metadata")
     metadata: Mapping[str, Any] = beside if isinstance(beside, Mapping) else {}
@@ -373,7 +378,7 @@ def _error_in(body: Mapping[str, Any]) -> ErrorBody:
     return ErrorBody(
         shortened(str(message or error.get("detail") or error)),
         " ".join(codes),
-        message if isinstance(message, str) else "",
+        shortened(message) if isinstance(message, str) else "",
     )
 
 
