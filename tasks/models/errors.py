@@ -3,7 +3,7 @@
 RequestError                      a request did not give an answer
 ├─ TransientError                 asking again may help; if it never does, the row ends ``infra_error``
 │  ├─ RateLimited                 429
-│  ├─ ServerFault                 5xx, 409, 425
+│  ├─ ServerFault                 5xx, 409, 425, an error inside a reply, an answer that was broken off
 │  │  └─ Overloaded               503, 529
 │  ├─ ConnectionFault             refused, reset, cut in the middle
 │  ├─ RequestTimeout              408, or no answer within ``timeout``
@@ -17,7 +17,7 @@ RequestError                      a request did not give an answer
 │     ├─ ContentFiltered          the provider's filter refused prompt or answer
 │     └─ Refused                  the model refused
 └─ EndpointError                  no request here will be answered: all that remain end ``infra_error``
-   ├─ AccessDenied                401, 402, 403, an exhausted quota
+   ├─ AccessDenied                401, 402, 403, a quota that is used up
    ├─ NotServed                   404: wrong path or unknown model
    └─ EndpointDead                nothing but failures over a whole schedule of retries
 """
@@ -54,7 +54,7 @@ class RateLimited(TransientError):
 
 
 class ServerFault(TransientError):
-    """The server answered 5xx, 409 or 425."""
+    """The server answered 5xx, 409 or 425, or broke its answer off."""
 
 
 class Overloaded(ServerFault):

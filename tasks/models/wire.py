@@ -216,10 +216,9 @@ def body_error(body: Mapping[str, Any]) -> RequestError | None:
 
 def _bare_error(event: Mapping[str, Any]) -> RequestError | None:
     """The error that an event of a stream is by itself, as FastChat and older servers of vLLM send one."""
-    named = event.get("object") == "error" or event.get("error_code")
-    if "choices" in event or not (named or (event.get("code") and event.get("message"))):
-        return None
-    return body_error({"error": event})
+    failed = event.get("code") not in (None, 0, 200, "0", "200") and event.get("message")
+    is_error = event.get("object") == "error" or event.get("error_code") or failed
+    return body_error({"error": event}) if is_error and "choices" not in event else None
 
 
 def json_object(content: bytes, what: str = "the answer's body", is_event: bool = False) -> dict[str, Any]:
@@ -274,8 +273,6 @@ _filter = re.compile(
     re.IGNORECASE,
 )
 _filtered = re.compile(r"filtered|flag|block|reject|refus|violat|trigger|inappropriate", re.IGNORECASE)
-
-
 _quoted = re.compile(r"(?<!\w)(['\"]).*?\1(?!\w)", re.DOTALL)
 """What an error quotes may be of the prompt."""
 

@@ -181,7 +181,7 @@ def test_an_error_in_a_stream_is_one_whatever_it_is_called(event: dict[str, Any]
 
 
 @pytest.mark.parametrize(
-    "event", [{"usage": {"prompt_tokens": 1}}, {"code": 0, "message": "ok"}, {"id": "x"}, {"choices": []}]
+    "event", [{"usage": {"prompt_tokens": 1}}, {"code": 200, "message": "ok"}, {"id": "x"}, {"choices": []}]
 )
 def test_what_a_stream_says_beside_its_choices_is_no_error(event: dict[str, Any]) -> None:
     answer = StreamedAnswer()
