@@ -324,11 +324,10 @@ def usage_of(body: Mapping[str, Any], parts: int) -> list[dict[str, int | None]]
 def _written(counts: Mapping[str, int | None]) -> int | None:
     """Tokens that the model wrote, its thought among them. Grok and some gateways count the thought beside
     them: then it is in the total alone, or is more than there would be."""
-    prompt, completion, total, thought = (
-        counts[f"{name}_tokens"] for name in ("prompt", "completion", "total", "reasoning")
-    )
+    completion, thought = counts["completion_tokens"], counts["reasoning_tokens"]
     if not thought or completion is None:
         return completion
+    prompt, total = counts["prompt_tokens"], counts["total_tokens"]
     if prompt is None or total is None:
         return completion + thought if thought > completion else completion
     is_apart = thought > completion or total == prompt + completion + thought
