@@ -21,6 +21,7 @@ whose spread at best is known without an answer; of others only whether a test c
 
 import json
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -52,6 +53,7 @@ from tasks.history.nights import LAST_PASSED, Night, baseline_nights, past_night
 from tasks.models.config import Answers, ModelConfig
 from tasks.store.durations import Seconds
 from tasks.store.home import default_store, named_path, results_folder, slug
+from tasks.store.keys import digest
 from tasks.store.storage import Store
 from tasks.usercode.load import check_named, check_trusted, resolver
 
@@ -233,8 +235,9 @@ def plan_night(suite: SuiteConfig, options: SuiteOptions, unique: str) -> Planne
         raise ConfigError(
             f"suite '{suite.name}': '{min(twice)}' is there twice; give the benchmarks names of their own"
         )
+    folders = _folders(names)
     chosen = [entry for entry in planned if options.only is None or entry.name in options.only]
-    return replace(night, evaluations=tuple(chosen))
+    return replace(night, evaluations=tuple(_placed(night, entry, folders[entry.name]) for entry in chosen))
 
 
 def may_stop(night: PlannedNight, past: Sequence[Night], baseline: Sequence[Night] | None) -> PlannedNight:
@@ -304,37 +307,47 @@ def _planned(
     said: dict[str, Any] = {"canaries": night.suite.canaries}
     if night.suite.answers is not None:
         said["answers"] = night.suite.answers
+    own = RunOptions(limit=limit, store=night.store, night=night.night)
     try:
         configs = load_configs(file, overrides, suite=night.suite.base_dir)
     except NightjarError as error:
-        yield PlannedEvaluation(file.stem, _options(night, file.stem, limit), refusal=str(error))
+        yield PlannedEvaluation(file.stem, own, refusal=str(error))
         return
     for config in configs:
         try:
-            config = with_checkpoints(config, is_new_checkpoint(config, _options(night, config.name, limit)))
+            config = with_checkpoints(config, is_new_checkpoint(config, own))
         except NightjarError as error:
-            yield PlannedEvaluation(config.name, _options(night, config.name, limit), refusal=str(error))
+            yield PlannedEvaluation(config.name, own, refusal=str(error))
             continue
         for model in config.models:
-            name = f"{config.name} × {model.name}"
-            single, own = config.model_copy(update={"models": (model,), **said}), _options(night, name, limit)
-            try:
-                kept_outputs(single, Path(str(own.output)))
-            except NightjarError as error:
-                yield PlannedEvaluation(name, own, refusal=str(error))
-                continue
-            yield PlannedEvaluation(name, own, single)
+            single = config.model_copy(update={"models": (model,), **said})
+            yield PlannedEvaluation(f"{config.name} × {model.name}", own, single)
 
 
-def _options(night: PlannedNight, name: str, limit: int | None) -> RunOptions:
-    return RunOptions(
-        limit=limit,
-        output=str(Path(night.output) / slug(name)),
-        store=night.store,
-        run_name=f"{night.suite.name}: {name}",
-        run_id=f"{night.run_id}-{slug(name)}",
-        night=night.night,
-    )
+def _folders(names: Sequence[str]) -> dict[str, str]:
+    """A folder's name for each evaluation: of several whose names differ only in what no folder holds, each
+    has a digest of its own behind a sign that no slug has."""
+    slugs = Counter(map(slug, names))
+    return {
+        name: slug(name) if slugs[slug(name)] == 1 else f"{slug(name)}_{digest(name)[:8]}" for name in names
+    }
+
+
+def _placed(night: PlannedNight, entry: PlannedEvaluation, folder: str) -> PlannedEvaluation:
+    """The evaluation with its folder and id; refused where it would write over what it reads."""
+    output = Path(night.output) / folder
+    own = {
+        "output": str(output),
+        "run_name": f"{night.suite.name}: {entry.name}",
+        "run_id": f"{night.run_id}-{folder}",
+    }
+    placed = replace(entry, options=entry.options.model_copy(update=own))
+    try:
+        if entry.config is not None:
+            kept_outputs(entry.config, output)
+    except NightjarError as error:
+        return replace(placed, config=None, refusal=str(error))
+    return placed
 
 
 def _pairs(config: EvalConfig) -> list[str]:

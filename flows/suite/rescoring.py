@@ -24,7 +24,6 @@ from tasks.comparison.compare import ComparedPair, ComparedRuns
 from tasks.comparison.runs import ComparedRun, open_run
 from tasks.history.layout import find_manifest, unrecord
 from tasks.history.nights import Night, NightEvaluation
-from tasks.store.home import slug
 from tasks.store.outputs import RESPONSES
 from tasks.store.storage import Store
 
@@ -79,7 +78,7 @@ def _rescoring(planned: PlannedNight, night: Night, entry: NightEvaluation) -> R
             return None
     except (NightjarError, ValidationError):
         return None
-    output = Path(planned.output) / "baseline" / f"{slug(entry.name)}-{night.run_id}"
+    output = Path(planned.output) / "baseline" / entry.run_id
     models = tuple(replayed(model, answers) for model in config.models)
     config = config.model_copy(update={"models": models, "canaries": 0})
     options = RunOptions(
@@ -87,7 +86,7 @@ def _rescoring(planned: PlannedNight, night: Night, entry: NightEvaluation) -> R
         output=str(output),
         store=planned.store,
         run_name=f"{planned.suite.name}: {entry.name}, answers of {night.run_id}, tonight's code",
-        run_id=f"{entry.run_id}-rescored",
+        run_id=f"{entry.run_id}_rescored",  # no evaluation's id ends so: a slug has no such sign
         phase=Phase.SCORE,
     )
     name = f"{entry.name}, answers of {night.run_id}"

@@ -7,7 +7,6 @@ inconclusive.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from flows.compare.runs import name_of
 from flows.suite.plan import PlannedEvaluation, PlannedNight
@@ -18,6 +17,7 @@ from tasks.history.nights import Night
 from tasks.store.storage import Store
 
 ANEW = "again"
+"""Stands in ids and folders behind a sign that no slug has, so that no other evaluation's end with it."""
 
 
 def regressed(compared: ComparedRuns) -> list[ComparedPair]:
@@ -54,9 +54,9 @@ def _anew(planned: PlannedEvaluation, night: str) -> PlannedEvaluation:
     options = own.model_copy(
         update={
             "night": night,
-            "run_id": f"{own.run_id}-{ANEW}",
+            "run_id": f"{own.run_id}_{ANEW}",
             "run_name": f"{own.run_name}, {ANEW}",
-            "output": str(Path(f"{own.output}-{ANEW}")),
+            "output": f"{own.output}_{ANEW}",
             "against": None,  # in full, whatever the gate says
         }
     )

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from flows.suite.plan import SuiteOptions, check_margins, check_suite, load_suite, plan_night
+from flows.suite.second_look import asked_anew
 from metrics.errors import ConfigError
 from tasks.history.nights import Night, NightEvaluation, baseline_nights, past_nights, record_night
 from tasks.store.storage import Store
@@ -49,6 +50,36 @@ def test_a_night_is_benchmarks_times_models_under_ids_that_a_retry_shares(write:
         "b",
     ]
     assert plan_night(suite, options, "0123456789") == night
+
+
+def test_evaluations_whose_names_differ_only_in_what_no_folder_holds_are_apart(
+    write: Any, tmp_path: Path
+) -> None:
+    names = ("sums_a", "sums-a", "数学", "阅读", "plain")
+    path = write(
+        benchmarks=[{"config": "sums.yaml", "set": {"name": name}} for name in names],
+        models=[{"name": name, "type": "demo"} for name in ("qwen_2", "qwen-2", "own")],
+    )
+    night = plan_night(load_suite(path), SuiteOptions(store=str(tmp_path / "store")), "x")
+    assert len({entry.options.run_id for entry in night.evaluations}) == len(night.evaluations) == 15
+    assert len({entry.options.output for entry in night.evaluations}) == 15
+    assert {Path(str(entry.options.output)).parent for entry in night.evaluations} == {Path(night.output)}
+    own = next(entry for entry in night.evaluations if entry.name == "plain × own")
+    assert (own.options.run_id, Path(str(own.options.output)).name) == ("night-x-plain-own", "plain-own")
+    alone = SuiteOptions(store=str(tmp_path / "store"), only=("sums-a × own",))
+    (chosen,) = plan_night(load_suite(path), alone, "x").evaluations
+    assert chosen in night.evaluations
+
+
+def test_what_is_asked_again_or_scored_anew_never_takes_the_place_of_another_evaluation(
+    write: Any, tmp_path: Path
+) -> None:
+    models = [{"name": name, "type": "demo"} for name in ("a", "a-again")]
+    night = plan_night(load_suite(write(models=models)), SuiteOptions(store=str(tmp_path / "store")), "x")
+    anew = asked_anew(night, {"sums × a"}).evaluations
+    for name in ("run_id", "output"):
+        places = {getattr(entry.options, name) for entry in (*night.evaluations, *anew)}
+        assert len(places) == 3
 
 
 def test_without_models_each_benchmark_brings_its_own(write: Any) -> None:
