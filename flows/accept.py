@@ -27,7 +27,7 @@ def accept_command(
     opened = Store(store or default_store())
     opened.check_readable()
     accepted = accept(opened, night, reason, user_name())
-    print(f"{accepted.run_id} is the baseline of '{accepted.suite}' from now on; the watch tells it")
+    print(f"{accepted.run_id} is the baseline of '{accepted.title}' from now on; the watch tells it")
 
 
 def accept(store: Store, run_id: str, reason: str, by: str) -> Night:
@@ -48,7 +48,7 @@ def accept(store: Store, run_id: str, reason: str, by: str) -> Night:
     acceptance = Acceptance(at=now(), by=by, reason=reason)
     told = Notice(
         key=f"{run_id}:accepted:{acceptance.at}",
-        text=f"{run_id} was accepted by {by} as the baseline of {suite}: {reason}",
+        text=f"{run_id} was accepted by {by} as the baseline of {found.title}: {reason}",
         verdict=found.verdict,
         written=acceptance.at,
     )

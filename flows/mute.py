@@ -9,7 +9,7 @@ import typer
 from flows.command_line import command_line, examples, new_app, user_name
 from metrics.errors import ConfigError, nearest
 from tasks.comparison.runs import open_night
-from tasks.history.nights import Mute, Night, Notice, add_mute, past_nights, suites_with
+from tasks.history.nights import Mute, Night, Notice, add_mute, past_nights, read_nights, suites_with
 from tasks.history.notices import change_night, now, with_notice
 from tasks.store.home import default_store
 from tasks.store.storage import Store
@@ -48,14 +48,15 @@ def mute(store: Store, suite: str | None, pair: str, until: str, reason: str, by
     """Mutes a pair, and has it told. Raises ConfigError for a pair, a suite or a date that is none."""
     if not reason.strip():
         raise ConfigError("--reason: expected a reason, got nothing")
-    chosen = _suite(store, suite)
-    last = past_nights(store, chosen)[-1:]
+    chosen, name = _suite(store, suite)
+    last = past_nights(store, chosen, name=name)[-1:]
     if not last:
-        raise ConfigError(f"suite '{chosen}' has no night yet: so there is no pair to mute")
+        raise ConfigError(f"suite '{name or chosen}' has no night yet: so there is no pair to mute")
     _check_pair(store, last[0], pair)
-    made = Mute(pair=pair, until=_day(until), at=now(), by=by, reason=reason.strip())
+    made = Mute(pair=pair, until=_day(until), at=now(), by=by, reason=reason.strip(), suite_name=name)
     add_mute(store, chosen, made)
-    told = Notice(key=f"{chosen}:muted:{made.at}", text=f"{pair} of {chosen} is {made.said}", written=made.at)
+    text = f"{pair} of {last[0].title} is {made.said}"
+    told = Notice(key=f"{chosen}:muted:{made.at}", text=text, written=made.at)
 
     def change(there: Night | None) -> Night:
         return with_notice(there or last[0], told)
@@ -64,22 +65,32 @@ def mute(store: Store, suite: str | None, pair: str, until: str, reason: str, by
     return made
 
 
-def _suite(store: Store, named: str | None) -> str:
-    known = sorted({name for name, _ in suites_with(store)})
-    if named is None and len(known) == 1:
-        return known[0]
-    if named is not None and named in known:
-        return named
-    hint = nearest(named, known) if named is not None else f": {', '.join(known) or 'none'}"
+def _suite(store: Store, named: str | None) -> tuple[str, str | None]:
+    """The folder of a suite's records and its name, None where no record has one; it is known by its name
+    and, where it is the only one there, by its folder."""
+    folders = {folder for folder, _ in suites_with(store)}
+    known: list[tuple[str, str | None]] = []
+    for folder in sorted(folders):
+        nights = read_nights(store, folder).found.values()
+        own = sorted({night.suite_name for night in nights if night.suite_name is not None})
+        known += [(folder, name) for name in own] or [(folder, None)]
+    fits = [one for one in known if named in (None, one[1])] or [one for one in known if named == one[0]]
+    if len(fits) == 1:
+        return fits[0]
+    names = [name or folder for folder, name in known]
+    hint = nearest(named, names) if named is not None and not fits else ""
+    there = ", ".join(f"'{name}'" for name in names) or "none"
     got = f"got '{named}'" if named is not None else "and the store has not just one"
-    raise ConfigError(f"--suite: expected a suite with nights in the store {store.uri}, {got}{hint}")
+    raise ConfigError(
+        f"--suite: expected a suite with nights in the store {store.uri}, {got}{hint or f': {there}'}"
+    )
 
 
 def _check_pair(store: Store, night: Night, pair: str) -> None:
     keys = [key for run in open_night(night, store).values() for key in run.groups]
     known = sorted({name for key in keys for name in (key.pair, f"{key.benchmark} {key.pair}")})
     if pair not in known:
-        raise ConfigError(f"the last night of '{night.suite}' has no pair '{pair}'{nearest(pair, known)}")
+        raise ConfigError(f"the last night of '{night.title}' has no pair '{pair}'{nearest(pair, known)}")
 
 
 def _day(text: str) -> str:

@@ -173,9 +173,10 @@ def show_night(document: dict[str, Any], message: str | None) -> None:
     from tasks.reporting.terminal import console
     from tasks.store.storage import Store
 
-    runs = list(open_night(Night.model_validate(document), Store(document["store"])).values())
+    night = Night.model_validate(document)
+    runs = list(open_night(night, Store(document["store"])).values())
     comparison = document["comparison"] or {"pairs": (), "changes": ()}
-    print(f"{document['suite']}: {document['headline']}\n")
+    print(f"{night.title}: {document['headline']}\n")
     console().print(scores_table(runs, comparison["pairs"]))
     for sentence in night_sentences(runs, comparison):
         print(sentence)

@@ -221,7 +221,7 @@ def judge(
     judged = judge_night(night, evaluations, begun, again, rescored)
     told_before = record_judged(night, judged.night, _notice(judged))
     _write(night, judged)
-    sentence, page = printable(headline(judged)), printable(summary_markdown(judged))
+    sentence, page = printable(headline(judged)), summary_markdown(judged)
     if_possible(
         lambda: create_markdown_artifact(
             page, key=f"suite-{night.artifact_key}", description=as_text(sentence)

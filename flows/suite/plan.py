@@ -289,7 +289,7 @@ def check_suite(suite: SuiteConfig, options: SuiteOptions) -> PlannedNight:
                 )
     store = Store(night.store)
     store.check_readable()
-    past = past_nights(store, night.slug)
+    past = past_nights(store, night.slug, name=suite.name)
     baseline_nights(store, past, night.baseline, suite.nights)
     if suite.gate is not None and suite.gate.anchor is not None:
         baseline_nights(store, past, suite.gate.anchor, suite.nights)

@@ -63,10 +63,10 @@ def begin(planned: PlannedNight, due: str | None = None) -> BegunNight:
         own = Night(
             suite=planned.slug, run_id=planned.run_id, started=began, evaluations=(), due=due or began
         )
-        own = own.model_copy(update={"ended": False})
+        again: dict[str, Any] = {}
     else:
-        again = {"due": known.place, "ended": False, "attempt": known.attempt + 1}
-        own = known.model_copy(update=again)
+        own, again = known, {"due": known.place, "attempt": known.attempt + 1}
+    own = own.model_copy(update={**again, "ended": False, "suite_name": planned.suite.name})
     past = tuple(nights_before(recorded.found.values(), own))
     try:
         if known is None or (known.due is None and not known.baseline):
@@ -167,6 +167,7 @@ def leave_record(night: PlannedNight, state: State[Any], run: FlowRun) -> None:
     started = run.start_time or run.created
     fresh = Night(
         suite=night.slug,
+        suite_name=night.suite.name,
         run_id=night.run_id,
         started=started.isoformat(timespec="seconds") if started else "",
         evaluations=(),

@@ -15,6 +15,7 @@ from flows.compare.runs import (
 )
 from flows.suite.judging import JudgedNight
 from flows.suite.rescoring import code_sentence
+from metrics.errors import printable
 from tasks.comparison.compare import ComparedPair, ComparedRuns, Gate
 from tasks.comparison.stopping import stopped_sentence
 from tasks.comparison.trends import PairCourse
@@ -97,12 +98,13 @@ def _alpha_sentence(gate: Gate, spent: int) -> str:
 
 
 def summary_markdown(judged: JudgedNight) -> str:
-    """The summary artifact: what is not this program's own is text in it, and no markup."""
-    return "\n".join(_markdown(judged))
+    """The summary artifact and ``suite.md``: what is not this program's own is text in it, and neither markup
+    nor anything that a terminal obeys."""
+    return printable("\n".join(_markdown(judged)))
 
 
 def _markdown(judged: JudgedNight) -> Iterator[str]:
-    yield f"# {as_text(f'{judged.night.suite}: {headline(judged)}')}\n"
+    yield f"# {as_text(f'{judged.night.title}: {headline(judged)}')}\n"
     yield "| evaluation | state | answers | run | said |\n|---|---|---|---|---|"
     for entry in (*judged.night.evaluations, *judged.night.again):
         state = "complete" if entry.ok else "**failed**"

@@ -6,6 +6,9 @@
 
 Of each record the file of all says the token that it had: one that was written again since is read by itself.
 So a night opens one file and the few records that are newer, however many nights there were.
+
+SUITE is made of the suite's name, and several names may come to one: so a record holds the name too, and
+nights and mutes count for the suite of that name only. Records of before hold none, and count for each.
 """
 
 import json
@@ -87,7 +90,7 @@ class Acceptance(BaseModel):
 
 class Mute(BaseModel):
     """A pair, "metric,filter" or "benchmark metric,filter", that decides nothing in nights due before
-    ``until``, a date; who said so, when, and why."""
+    ``until``, a date; who said so, when, and why. ``suite_name`` is as in `Night`."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -96,6 +99,7 @@ class Mute(BaseModel):
     at: str
     by: str
     reason: str
+    suite_name: str | None = None
 
     @property
     def said(self) -> str:
@@ -114,7 +118,8 @@ class MutedPair(BaseModel):
 
 
 class Night(BaseModel):
-    """One run of a suite. ``verdict`` is the gate's, None where there was nothing to compare with;
+    """One run of a suite. ``suite`` is the folder of its records, ``suite_name`` the name in its file,
+    None in records of before. ``verdict`` is the gate's, None where there was nothing to compare with;
     ``spending`` tells the nights apart that take parts of another alpha, or against another named baseline.
 
     A night is recorded when it is first due, with the baseline that its retries keep; ``ended`` says whether
@@ -128,6 +133,7 @@ class Night(BaseModel):
     run_id: str
     started: str
     evaluations: tuple[NightEvaluation, ...]
+    suite_name: str | None = None
     baseline: tuple[str, ...] = ()
     verdict: str | None = None
     spending: str | None = None
@@ -140,6 +146,15 @@ class Night(BaseModel):
     again: tuple[NightEvaluation, ...] = ()
     """Evaluations that were asked anew to confirm a regression."""
     format: int = FORMAT
+
+    @property
+    def title(self) -> str:
+        """The suite's name for people."""
+        return self.suite_name or self.suite
+
+    def is_of(self, name: str | None) -> bool:
+        """Whether it is a night of the suite of this name, as far as its record says; None: of any."""
+        return None in (name, self.suite_name) or name == self.suite_name
 
     @property
     def place(self) -> str:
@@ -241,16 +256,23 @@ def suites_with(store: Store, run_id: str | None = None) -> list[tuple[str, str]
     return [(suite, name) for suite, name in found if run_id in (None, name)]
 
 
-def past_nights(store: Store, suite: str, before: str | None = None) -> list[Night]:
-    """The suite's nights that ended and can be read, oldest first, without the one called ``before``."""
+def past_nights(store: Store, suite: str, before: str | None = None, name: str | None = None) -> list[Night]:
+    """The suite's nights that ended and can be read, oldest first, without the one called ``before``; with
+    ``name``, those of the suite of that name."""
     found = read_nights(store, suite).found.values()
-    return [night for night in found if night.ended and night.run_id != before]
+    return [night for night in found if night.ended and night.run_id != before and night.is_of(name)]
 
 
 def nights_before(nights: Iterable[Night], own: Night) -> list[Night]:
-    """Those of ``nights`` that ended and were due before ``own``: a retry finds those of its first time."""
+    """Those of ``nights`` that are of the same suite, ended and were due before ``own``: a retry finds those
+    of its first time."""
     return [
-        night for night in nights if night.ended and night.run_id != own.run_id and night.place < own.place
+        night
+        for night in nights
+        if night.ended
+        and night.run_id != own.run_id
+        and night.place < own.place
+        and night.is_of(own.suite_name)
     ]
 
 
@@ -305,7 +327,7 @@ def add_mute(store: Store, suite: str, mute: Mute) -> None:
 
 def mutes_of(store: Store, night: Night) -> dict[str, Mute]:
     """The pairs that decide nothing in a night."""
-    last = {mute.pair: mute for mute in read_mutes(store, night.suite)}
+    last = {mute.pair: mute for mute in read_mutes(store, night.suite) if night.is_of(mute.suite_name)}
     return {pair: mute for pair, mute in last.items() if night.place[:10] < mute.until}
 
 

@@ -50,16 +50,17 @@ def judge_in(tmp_path: Path) -> Judge:
         metric: str = "exact_match",
         failed: str | None = None,
         refused: bool = False,
+        name: str = "night",
         **gate: Any,
     ) -> JudgedNight:
         nonlocal count
         count += 1
         planned = plan_night(
-            load_suite(suite_file(tmp_path, gate=gate, baseline=baseline)),
+            load_suite(suite_file(tmp_path, name=name, gate=gate, baseline=baseline)),
             SuiteOptions(store=str(tmp_path / "store"), output=str(tmp_path / "out")),
             f"{count:032}",
         )
-        run_id, name = str(planned.evaluations[0].options.run_id), planned.evaluations[0].name
+        run_id, evaluated = str(planned.evaluations[0].options.run_id), planned.evaluations[0].name
         of = 0 if failed else of
         values = [0.0 if item in set(wrong) else 1.0 for item in range(of)]
         pair = PAIR | {"metric": metric}
@@ -85,7 +86,7 @@ def judge_in(tmp_path: Path) -> Judge:
         if not refused:
             record_run(Store(planned.store), manifest, [results], [items])
         begun, ok = begin(planned), ok and not (failed or refused)
-        found = judge_night(planned, (NightEvaluation(name=name, run_id=run_id, ok=ok),), begun)
+        found = judge_night(planned, (NightEvaluation(name=evaluated, run_id=run_id, ok=ok),), begun)
         record_night(Store(planned.store), found.night)
         return found
 

@@ -153,3 +153,27 @@ def test_accept_and_mute_are_commands_for_users_without_a_name_too(
     said = capsys.readouterr().out
     assert f"{run_id} is the baseline of 'night' from now on" in said
     assert f"exact_match,none is muted until {FAR} by " in said
+
+
+def test_a_suite_is_named_as_its_file_has_it_and_its_mute_is_no_other_suites(
+    night: Judge, store: Store, tmp_path: Path
+) -> None:
+    named = {"pair": "exact_match,none", "until": FAR, "reason": "meant", "by": "ada"}
+    night(name="My nightly", margin=0.02)
+    assert mute(store, "My nightly", **named).said
+    assert night(wrong=LOST, name="My nightly", margin=0.02).outcome == "pass"
+    night(name="My_nightly", margin=0.02)
+    assert night(wrong=LOST, name="My_nightly", margin=0.02).outcome == "regression"
+    with pytest.raises(ConfigError, match="'My nightly', 'My_nightly'"):
+        mute(store, "My-nightly", **named)
+    with pytest.raises(ConfigError, match="'My nightly', 'My_nightly'"):
+        mute(store, None, **named)
+
+
+def test_a_suite_is_found_by_the_name_of_its_folder_as_before(night: Judge, store: Store) -> None:
+    run_id = night(name="My nightly", margin=0.02).night.run_id
+    mute(store, "My-nightly", "exact_match,none", FAR, "meant", "ada")
+    assert night(wrong=LOST, name="My nightly", margin=0.02).outcome == "pass"
+    accept(store, run_id, "meant", "ada")
+    texts = [entry.text for entry in past_nights(store, "My-nightly")[0].notices]
+    assert [" of My nightly" in text for text in texts] == [True, True]

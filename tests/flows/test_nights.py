@@ -289,6 +289,15 @@ def test_nights_that_share_an_alpha_are_counted_and_told(night: Judge) -> None:
     assert night_document(night(of=300))["alpha"] is None
 
 
+def test_the_headline_stands_below_the_suites_own_name(
+    night: Judge, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    judged = night(of=5, name="My nightly")
+    show_night({**night_document(judged), "store": str(tmp_path / "store")}, None)
+    assert capsys.readouterr().out.startswith("My nightly: 1 of 1 evaluations complete")
+    assert summary_markdown(judged).startswith("# My nightly: ")
+
+
 def test_a_night_prints_its_scores_with_verdicts_and_no_markdown(
     night: Judge, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from flows.suite.plan import SuiteOptions, check_margins, check_suite, load_suite, plan_night
 from flows.suite.second_look import asked_anew
+from flows.suite.telling import begin
 from metrics.errors import ConfigError
 from tasks.history.nights import Night, NightEvaluation, baseline_nights, past_nights, record_night
 from tasks.store.storage import Store
@@ -192,3 +193,35 @@ def test_what_no_gate_can_stop_is_said_when_the_suite_is_loaded(write: Any, tmp_
     assert sentences == [
         "gate: stop: all items of sums are asked: 'bleu,none' is no mean of its items' numbers"
     ]
+
+
+@pytest.mark.parametrize("names", [("夜间甲", "夜间乙"), ("My nightly", "My_nightly")])
+def test_suites_that_share_a_folder_of_the_store_know_their_own_nights_only(
+    write: Any, tmp_path: Path, names: tuple[str, str]
+) -> None:
+    options = SuiteOptions(store=str(tmp_path / "store"))
+
+    def passed(name: str, number: int) -> tuple[str, ...]:
+        """What this night is held against; it passes."""
+        planned = plan_night(load_suite(write(name=name)), options, f"{number}")
+        begun = begin(planned, f"2026-11-2{number}T02:30:00")
+        record_night(Store(planned.store), begun.own.model_copy(update={"ended": True}))
+        assert begun.own.baseline == tuple(entry.run_id for entry in begun.past[-1:])
+        return begun.own.baseline
+
+    first, second = (plan_night(load_suite(write(name=name)), options, "1") for name in names)
+    assert first.slug == second.slug
+    assert [passed(name, number) for number, name in enumerate(names)] == [(), ()]
+    assert passed(names[0], 3) == (f"{first.slug}-0",)
+    with pytest.raises(ConfigError, match=f"'{first.slug}-0'"):
+        check_suite(second.suite, options.model_copy(update={"baseline": f"{first.slug}-0"}))
+
+
+def test_a_night_that_was_recorded_without_its_suites_name_stays_one_of_the_suites(
+    write: Any, tmp_path: Path
+) -> None:
+    options = SuiteOptions(store=str(tmp_path / "store"))
+    before = Night(suite="My-nightly", run_id="of-before", started="2026-11-01", evaluations=())
+    record_night(Store(str(options.store)), before)
+    planned = plan_night(load_suite(write(name="My nightly")), options, "1")
+    assert [begin(planned).own.baseline for _ in ("the first time", "a retry")] == [("of-before",)] * 2

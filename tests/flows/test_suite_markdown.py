@@ -58,7 +58,7 @@ def test_names_messages_and_reasons_of_a_night_are_text(tmp_path: Path) -> None:
     page = summary_markdown(
         replace(
             judged,
-            night=judged.night.model_copy(update={"suite": HOSTILE, "evaluations": (failed,)}),
+            night=judged.night.model_copy(update={"suite_name": HOSTILE, "evaluations": (failed,)}),
             compared=replace(compared, pairs=(compared.pairs[0], unlike)),
             courses=(course,),
         )
@@ -70,6 +70,14 @@ def test_names_messages_and_reasons_of_a_night_are_text(tmp_path: Path) -> None:
     assert len(headings) == 4, "the night, its comparison, the drift, what flips"
     text = "".join(token.content for token in tokens if token.type in ("text", "code_inline"))
     assert text.count(HOSTILE) > 10
+
+
+def test_what_a_terminal_would_obey_is_written_out(tmp_path: Path) -> None:
+    judged = judge_in(tmp_path)()
+    failed = NightEvaluation(name="sums", run_id="run", ok=False, message="\x1b[2J\u202egone")
+    page = summary_markdown(replace(judged, night=judged.night.model_copy(update={"evaluations": (failed,)})))
+    assert not {"\x1b", "\u202e"} & set(page)
+    assert "u001b" in page
 
 
 def test_names_of_what_was_removed_are_text() -> None:
