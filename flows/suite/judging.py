@@ -155,7 +155,7 @@ def judge_night(
         "baseline": tuple(entry.run_id for entry in chosen),
         "verdict": verdict,
         "spending": _spending(planned) if verdict is not None else None,
-        "muted": _muted(compared),
+        "muted": (*_muted(compared), *_muted(anchored, anchor)),
     }
     night = night.model_copy(update=changes)
     earlier = [opened(entry) for entry in past[-(planned.suite.nights - 1) :]]
@@ -194,12 +194,13 @@ def _verdict(compared: ComparedRuns | None, anchored: ComparedRuns | None) -> Ve
     return "worse" if verdict is None else worst_of([verdict, "worse"])
 
 
-def _muted(compared: ComparedRuns | None) -> tuple[MutedPair, ...]:
+def _muted(compared: ComparedRuns | None, anchor: str | None = None) -> tuple[MutedPair, ...]:
+    """The muted pairs; against the anchor those that lost, since nothing else counts there."""
     pairs = compared.pairs if compared is not None else ()
     return tuple(
-        MutedPair(pair=name_of(pair), said=pair.muted, verdict=pair.verdict)
+        MutedPair(pair=name_of(pair), said=pair.muted, verdict=pair.verdict, anchor=anchor)
         for pair in pairs
-        if pair.muted is not None
+        if pair.muted is not None and (anchor is None or pair.verdict == "regression")
     )
 
 

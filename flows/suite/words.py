@@ -19,7 +19,7 @@ from metrics.errors import printable
 from tasks.comparison.compare import ComparedPair, ComparedRuns, Gate
 from tasks.comparison.stopping import stopped_sentence
 from tasks.comparison.trends import PairCourse
-from tasks.history.nights import NightEvaluation
+from tasks.history.nights import MutedPair, NightEvaluation
 from tasks.messages.markdown import as_code, as_text, table_row
 from tasks.models.errors import shortened
 from tasks.models.records import asked_and_reused
@@ -58,10 +58,7 @@ def headline(judged: JudgedNight) -> str:
         for accepted in judged.accepted
         if accepted.accepted is not None
     ]
-    sentences += [
-        f"{pair.pair} is {pair.said}" + (f" (it would say {pair.verdict})" if pair.verdict != "pass" else "")
-        for pair in judged.night.muted
-    ]
+    sentences += map(_muted_sentence, judged.night.muted)
     if judged.outcome == "undecided":
         sentences.append(f"undecided: {judged.inconclusive} inconclusive nights in a row")
     if judged.spent and judged.gate is not None:
@@ -79,6 +76,12 @@ def headline(judged: JudgedNight) -> str:
         rest = f" and {len(identities) - CHANGES} more" if len(identities) > CHANGES else ""
         sentences.append(f"the identity of a model changed: {'; '.join(identities[:CHANGES])}{rest}")
     return "; ".join(sentences)
+
+
+def _muted_sentence(pair: MutedPair) -> str:
+    against = f" against the anchor {pair.anchor}" if pair.anchor is not None else ""
+    would = f" (it would say {pair.verdict})" if pair.verdict != "pass" else ""
+    return f"{pair.pair}{against} is {pair.said}{would}"
 
 
 def _with_reasons(failed: Sequence[NightEvaluation]) -> str:

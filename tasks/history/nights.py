@@ -108,13 +108,15 @@ class Mute(BaseModel):
 
 
 class MutedPair(BaseModel):
-    """A muted pair of a night, and what its verdict would have been."""
+    """A muted pair of a night, and what its verdict would have been; ``anchor`` is what it lost against, None
+    for the baseline."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     pair: str
     said: str
     verdict: str | None = None
+    anchor: str | None = None
 
 
 class Night(BaseModel):

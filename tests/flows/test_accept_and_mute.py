@@ -109,6 +109,22 @@ def test_a_muted_pair_does_not_fall_behind_the_anchor(night: Judge, store: Store
     assert (judged.outcome, judged.losses) == ("pass", ())
 
 
+def test_a_muted_loss_against_the_anchor_is_said_and_moves_no_baseline(night: Judge, store: Store) -> None:
+    keys = {"baseline": "last", "margin": 0.02, "anchor": "first"}
+    first = night(**keys)
+    lost = night(wrong=LOST, **keys)
+    assert night(wrong=LOST, **keys).outcome == "worse"
+    mute(store, None, "exact_match,none", FAR, "meant", "ada")
+    quiet = night(wrong=LOST, **keys)
+    assert (quiet.outcome, quiet.night.passed, quiet.losses) == ("pass", False, ())
+    said = f"exact_match,none (own) against the anchor first is muted until {FAR} by ada: meant"
+    assert f"{said} (it would say regression)" in headline(quiet)
+    assert "exact_match,none (own) is muted until" in headline(quiet)
+    assert night(wrong=LOST, **(keys | {"baseline": "last-passed"})).night.baseline == (first.night.run_id,)
+    accept(store, lost.night.run_id, "meant", "ada")
+    assert night(wrong=LOST, **keys).night.passed, "of pairs that lost nothing the anchor says nothing"
+
+
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
