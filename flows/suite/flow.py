@@ -115,12 +115,12 @@ async def run_suite(suite: str, options: SuiteOptions = DEFAULTS) -> State[Any]:
 
 
 async def rescore(night: PlannedNight, begun: BegunNight, control: RunControl) -> list[Rescoring]:
-    """Scores the baseline's answers with tonight's code, where that is another than scored them; before the
-    night's own runs, whose pages then know nothing of it."""
+    """Scores the answers of the baseline and the anchor with tonight's code, where other code scored them;
+    before the night's own runs, whose pages then know nothing of it."""
     found = await asyncio.to_thread(to_rescore, night, begun)
     if found:
         names = ", ".join(entry.planned.name for entry in found)
-        get_run_logger().info("tonight's code scores the answers of the baseline: %s", names)
+        get_run_logger().info("tonight's code scores kept answers: %s", names)
         done = await evaluate_all(as_night(night, found), control)
         for entry in done:
             if not entry.ok:

@@ -8,7 +8,7 @@ from typing import Literal, cast
 from flows.compare.flips import with_flapping_names
 from flows.compare.runs import check_pairs, compare_night, name_of
 from flows.suite.plan import PlannedNight
-from flows.suite.rescoring import Rescoring, split_by_code, with_tonights_code
+from flows.suite.rescoring import Rescoring, fixed_nights, split_by_code, with_tonights_code
 from flows.suite.second_look import ANEW, evaluations_of, regressed, with_second_look
 from flows.suite.telling import BegunNight
 from metrics.errors import ConfigError
@@ -25,7 +25,7 @@ from tasks.comparison.runs import (
 )
 from tasks.comparison.trends import PairCourse, pair_courses
 from tasks.history.layout import Skipped
-from tasks.history.nights import FIRST, MutedPair, Night, NightEvaluation, baseline_nights, mutes_of
+from tasks.history.nights import MutedPair, Night, NightEvaluation, baseline_nights, mutes_of
 from tasks.store.storage import Store
 
 Opened = Callable[[Night], Mapping[str, ComparedRun]]
@@ -120,9 +120,8 @@ def judge_night(
     """Holds a night against its baseline and the gate's anchor, and looks back on the nights before it.
 
     ``again`` are evaluations that were asked anew to confirm a regression, ``rescored`` those of the baseline
-    whose answers tonight's code scored. A loss against the anchor makes
-    *worse* of a night that passes otherwise. Raises ConfigError for a baseline or an anchor that is not
-    there.
+    and the anchor whose answers tonight's code scored. A loss against the anchor makes *worse* of a night
+    that passes otherwise. Raises ConfigError for a baseline or an anchor that is not there.
     """
     store, gate, past = Store(planned.store), planned.suite.gate, begun.past
     night = begun.own.model_copy(update={"evaluations": evaluations, "ended": True})
@@ -136,18 +135,26 @@ def judge_night(
         # Whose evaluation failed may be what the gate names.
         known = (run for entry in (night, *chosen) for run in opened(entry).values())
         check_pairs(gate, *known)
-    base = [with_tonights_code(entry, opened(entry), rescored, store) for entry in chosen]
+
+    def as_scored_now(entry: Night) -> Mapping[str, ComparedRun]:
+        return with_tonights_code(entry, opened(entry), rescored, store)
+
+    def told_apart(name: str, nights: Sequence[Night], now: ComparedRuns | None) -> ComparedRuns | None:
+        """``now`` with how much of each difference is code."""
+        then = against(name, [*map(opened, nights)], tonight) if now is not None and rescored else None
+        return split_by_code(then, now) if then is not None and now is not None else now
+
+    base = [*map(as_scored_now, chosen)]
     compared = against(planned.baseline, base, tonight)
     anew = opened(night.model_copy(update={"run_id": f"{night.run_id}-{ANEW}", "evaluations": again}))
     if compared is not None and anew:
         second = against(planned.baseline, base, {**tonight, **anew})
         compared = with_second_look(compared, second) if second is not None else compared
-    if compared is not None and rescored:
-        then = against(planned.baseline, [*map(opened, chosen)], tonight)
-        compared = split_by_code(then, compared) if then is not None else compared
-    anchor = gate.anchor if gate is not None else None
-    fixed = baseline_nights(store, past, anchor or FIRST, planned.suite.nights)
-    anchored = against(anchor, [*map(opened, fixed)], tonight) if anchor is not None else None
+    compared = told_apart(planned.baseline, chosen, compared)
+    fixed, anchor = fixed_nights(planned, past), gate.anchor if gate is not None else None
+    anchored = None
+    if anchor is not None:
+        anchored = told_apart(anchor, fixed, against(anchor, [*map(as_scored_now, fixed)], tonight))
     verdict = _verdict(compared, anchored)
     changes = {
         "evaluations": tuple(_with_requests(entry, tonight) for entry in evaluations),
@@ -163,7 +170,7 @@ def judge_night(
         night=night,
         compared=compared,
         courses=with_flapping_names(
-            pair_courses([*earlier, tonight], _since(fixed, past, opened)), list(tonight.values())
+            pair_courses([*earlier, tonight], _since(fixed, past, as_scored_now)), list(tonight.values())
         ),
         gate=gate,
         anchored=anchored,

@@ -1,5 +1,5 @@
-"""An upgrade that moves numbers is told from a model that does: where other code scored the baseline, its
-answers are scored anew, by its own config and tonight's code.
+"""An upgrade that moves numbers is told from a model that does: where other code scored the baseline or the
+anchor, its answers are scored anew, by its own config and tonight's code.
 
 The gate then holds tonight against these numbers, and says how much of a difference is code. Nothing is asked
 for that, and nothing of it stays in the history.
@@ -19,11 +19,11 @@ from flows.eval.start import replayed
 from flows.plan.build import scored_by
 from flows.suite.plan import PlannedEvaluation, PlannedNight
 from flows.suite.telling import BegunNight
-from metrics.errors import NightjarError
+from metrics.errors import ConfigError, NightjarError
 from tasks.comparison.compare import ComparedPair, ComparedRuns
 from tasks.comparison.runs import ComparedRun, open_run
 from tasks.history.layout import find_manifest, unrecord
-from tasks.history.nights import Night, NightEvaluation
+from tasks.history.nights import FIRST, Night, NightEvaluation, baseline_nights
 from tasks.store.outputs import RESPONSES
 from tasks.store.storage import Store
 
@@ -37,7 +37,7 @@ ANSWERED: Final = ("models", "judges", "currency", "started")
 
 @dataclass(frozen=True)
 class Rescoring:
-    """An evaluation of a night of the baseline, and the run that scores its answers anew."""
+    """An evaluation of a night that tonight is held against, and the run that scores its answers anew."""
 
     night: str
     name: str
@@ -49,14 +49,27 @@ class Rescoring:
         return Path(str(self.planned.options.output))
 
 
+def fixed_nights(planned: PlannedNight, past: Sequence[Night]) -> list[Night]:
+    """The gate's anchor; without one the first night that passed, which drift is counted from.
+
+    Raises ConfigError for an anchor that is not there.
+    """
+    anchor = planned.suite.gate.anchor if planned.suite.gate is not None else None
+    return baseline_nights(Store(planned.store), past, anchor or FIRST, planned.suite.nights)
+
+
 def to_rescore(planned: PlannedNight, begun: BegunNight) -> list[Rescoring]:
-    """The evaluations of the baseline that tonight's code may score otherwise; none without a gate."""
+    """The evaluations of the baseline and of the fixed nights that tonight's code may score otherwise; none
+    without a gate."""
     if planned.suite.gate is None:
         return []
+    nights = [*(begun.baseline or ())]
+    with suppress(ConfigError):  # judging the night raises it
+        nights += fixed_nights(planned, begun.past)
     tonight = {entry.name for entry in planned.evaluations}
     known = [
         (night, entry)
-        for night in begun.baseline or ()
+        for night in {night.run_id: night for night in nights}.values()
         for entry in night.evaluations
         if entry.name in tonight and entry.ok
     ]
@@ -113,7 +126,7 @@ def forget(store: Store, found: Sequence[Rescoring]) -> None:
 def with_tonights_code(
     night: Night, runs: Mapping[str, ComparedRun], found: Sequence[Rescoring], store: Store
 ) -> Mapping[str, ComparedRun]:
-    """A night of the baseline, with the numbers that tonight's code makes of its answers.
+    """A night that tonight is held against, with the numbers that tonight's code makes of its answers.
 
     The models stay those that answered then: what scored them anew only replays their answers.
     """

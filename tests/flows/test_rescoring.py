@@ -23,10 +23,9 @@ class Nights:
 
     def __init__(self, folder: Path, run: Callable[..., Any]) -> None:
         self.folder, self.run = folder, run
+        self.gate: dict[str, Any] = {"margin": 0.05}
         rows = [{"id": f"q{n}", "question": f"{n}+1?", "answer": str(n + 1)} for n in range(ITEMS)]
         (folder / "items.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        suite = {"name": "night", "benchmarks": ["sums.yaml"], "gate": {"margin": 0.05}}
-        (folder / "suite.yaml").write_text(json.dumps(suite))
 
     def night(self, wrong: int = 0, least: int = 0, pattern: str = r"(\d+)") -> Any:
         """``wrong`` answers of the last items; the function counts answers above ``least`` only."""
@@ -45,6 +44,8 @@ class Nights:
             "models": [{"name": "recorded", "type": "replay", "config": {"path": "said.jsonl"}}],
         }  # fmt: skip
         (self.folder / "sums.yaml").write_text(json.dumps(benchmark))
+        suite = {"name": "night", "benchmarks": ["sums.yaml"], "gate": self.gate}
+        (self.folder / "suite.yaml").write_text(json.dumps(suite))
         return self.run(self.folder / "suite.yaml")
 
 
@@ -78,6 +79,33 @@ def test_a_model_that_lost_beside_code_that_changed_is_told_with_both_parts(nigh
     ran = nights.night(wrong=30, least=20)
     assert (ran.code, ran.document["verdict"]) == (1, "regression")
     assert "of -0.5, -0.2 is code and -0.3 is the model" in pair_of(ran)["reason"]
+
+
+def test_code_that_moves_a_number_is_no_loss_against_the_anchor_and_no_drift(
+    nights: Nights, tmp_path: Path
+) -> None:
+    nights.gate["anchor"] = "first"
+    nights.night()
+    nights.night()  # from here on the anchor is not the baseline
+    ran = nights.night(least=20)
+    assert (ran.code, ran.document["verdict"], ran.document["passed"]) == (0, "pass", True)
+    (pair,) = ran.document["anchor"]["pairs"]
+    assert (pair["base"], pair["code"]) == (pytest.approx(0.8), pytest.approx(-0.2))
+    assert "of -0.2, -0.2 is code and +0 is the model" in pair["reason"]
+    (drift,) = ran.document["drift"]
+    assert (drift["first"], drift["last"]) == (pytest.approx(0.8), pytest.approx(0.8))
+    assert drift["p_adjusted"] == 1
+    assert len(known_runs(Store(str(tmp_path / "store")))) == 3  # of the three nights
+    lost = nights.night(wrong=30, least=20)
+    assert lost.document["anchor"]["verdict"] == "regression"
+    assert "of -0.5, -0.2 is code and -0.3 is the model" in lost.document["anchor"]["pairs"][0]["reason"]
+
+
+def test_drift_is_counted_from_the_first_night_as_tonights_code_scores_it(nights: Nights) -> None:
+    nights.night()
+    nights.night()
+    (drift,) = nights.night(least=20).document["drift"]
+    assert (drift["first"], drift["p_adjusted"]) == (pytest.approx(0.8), 1)
 
 
 def test_a_filter_that_the_config_changed_is_the_nights_own_and_told(nights: Nights) -> None:
