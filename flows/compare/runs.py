@@ -438,6 +438,7 @@ def _pair(pair: ComparedPair) -> dict[str, Any]:
         "reduction": key.reduction,
         "label": key.label,
         "facets": dict(key.facets),
+        "candidate_benchmark": pair.match.candidate.benchmark if pair.match.candidate is not None else None,
         "candidate_facets": dict(pair.match.candidate.facets) if pair.match.candidate is not None else None,
         "higher_is_better": pair.higher_is_better,
         "verdict": pair.verdict,

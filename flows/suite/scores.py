@@ -48,10 +48,10 @@ def _in_brackets(facets: Mapping[str, str]) -> str:
 
 
 def key_of(pair: Mapping[str, Any]) -> GroupKey:
-    """The group that a pair of `comparison_document` is of."""
+    """The candidate's group in a pair of `comparison_document`."""
     facets = tuple(sorted(pair["candidate_facets"].items()))
     return GroupKey(
-        pair["benchmark"], pair["filter"], pair["metric"], pair["reduction"], pair["label"], facets
+        pair["candidate_benchmark"], pair["filter"], pair["metric"], pair["reduction"], pair["label"], facets
     )
 
 

@@ -149,8 +149,14 @@ def _comparison(compared: ComparedRuns) -> Iterator[str]:
     )
 
 
+def _benchmark_of(pair: ComparedPair) -> str:
+    """The benchmark's name, and the one that it has now where that is another."""
+    before, after = (key.benchmark if key else None for key in (pair.match.base, pair.match.candidate))
+    return " → ".join(dict.fromkeys(name for name in (before, after) if name is not None))
+
+
 def _cells(pair: ComparedPair) -> list[str]:
-    names = [as_text(name) for name in (pair.key.benchmark, " ".join(group_of(pair)), pair.key.pair)]
+    names = [as_text(name) for name in (_benchmark_of(pair), " ".join(group_of(pair)), pair.key.pair)]
     found = pair.comparison
     if found is None:
         return [*names, *[""] * 5, as_text(pair.reason or "")]

@@ -283,9 +283,12 @@ class ComparisonRules:
     method: Method = "auto"
     muted: Mapping[str, str] = field(default_factory=dict)
 
-    def why_muted(self, key: GroupKey) -> str | None:
-        """Until when and why a pair decides nothing; None: it decides."""
-        return self.muted.get(f"{key.benchmark} {key.pair}") or self.muted.get(key.pair)
+    def why_muted(self, match: Match) -> str | None:
+        """Until when and why a pair decides nothing; None: it decides. A benchmark may have another name in
+        either run."""
+        keys = [key for key in (match.candidate, match.base) if key is not None]
+        names = [*(f"{key.benchmark} {key.pair}" for key in keys), match.key.pair]
+        return next((self.muted[name] for name in names if name in self.muted), None)
 
 
 def compare_runs(
@@ -396,7 +399,7 @@ def _compare(base: ComparedRun, candidate: ComparedRun, match: Match, rules: Com
     # What the baseline does not know has nothing to fall behind: what is new decides nothing.
     gated = gate is not None and match.base is not None and gate.covers(match.key.pair)
     terms = gate.for_pair(match.key.pair) if gate is not None and gated else None
-    muted = rules.why_muted(match.key) if terms is not None else None
+    muted = rules.why_muted(match) if terms is not None else None
     better = _higher_is_better(base, candidate, match)
     pair = ComparedPair(match, terms=terms, higher_is_better=better, muted=muted)
     if match.base is None or match.candidate is None:

@@ -51,19 +51,22 @@ def judge_in(tmp_path: Path) -> Judge:
         failed: str | None = None,
         refused: bool = False,
         name: str = "night",
+        benchmark: str = "sums",
         **gate: Any,
     ) -> JudgedNight:
         nonlocal count
         count += 1
         planned = plan_night(
-            load_suite(suite_file(tmp_path, name=name, gate=gate, baseline=baseline)),
+            load_suite(
+                suite_file(tmp_path, name=name, benchmark={"name": benchmark}, gate=gate, baseline=baseline)
+            ),
             SuiteOptions(store=str(tmp_path / "store"), output=str(tmp_path / "out")),
             f"{count:032}",
         )
         run_id, evaluated = str(planned.evaluations[0].options.run_id), planned.evaluations[0].name
         of = 0 if failed else of
         values = [0.0 if item in set(wrong) else 1.0 for item in range(of)]
-        pair = PAIR | {"metric": metric}
+        pair = PAIR | {"benchmark": benchmark, "metric": metric}
         items = pa.Table.from_pylist(
             [
                 pair | {"item_id": f"q{n}", "item_digest": f"q{n}", "value": value, "statistics": [value],
@@ -77,7 +80,7 @@ def judge_in(tmp_path: Path) -> Judge:
                          "value": None if failed else sum(values) / of,
                          "n_items": of, "n_samples": of, "n_scored": of, "n_unscored": 0}  # fmt: skip
         manifest = {
-            "run_id": run_id, "benchmark": "sums",
+            "run_id": run_id, "benchmark": benchmark,
             "artifacts": {"filter": [{"kind": "filter", "key": "k", "digest": str(sorted(wrong))}]},
             "models": {"own": {"sent": sent, "cached": of - sent}},
             "config": {"models": [{"name": "own", "type": model}]},

@@ -186,6 +186,18 @@ def test_a_suite_is_named_as_its_file_has_it_and_its_mute_is_no_other_suites(
         mute(store, None, **named)
 
 
+def test_a_pair_is_muted_under_the_old_and_the_new_name_of_its_benchmark(night: Judge, store: Store) -> None:
+    named = {"until": FAR, "reason": "meant", "by": "ada"}
+    night(margin=0.02)
+    assert night(wrong=LOST, margin=0.02, benchmark="sums_v2").outcome == "regression"
+    mute(store, None, "sums_v2 exact_match,none", **named)
+    assert night(wrong=LOST, margin=0.02, benchmark="sums_v2").outcome == "pass"
+    mute(store, None, "sums_v2 exact_match,none", **(named | {"until": datetime.now(UTC).date().isoformat()}))
+    assert night(margin=0.02).outcome == "pass"
+    mute(store, None, "sums exact_match,none", **named)
+    assert night(wrong=LOST, margin=0.02, benchmark="sums_v2").outcome == "pass"
+
+
 def test_a_suite_is_found_by_the_name_of_its_folder_as_before(night: Judge, store: Store) -> None:
     run_id = night(name="My nightly", margin=0.02).night.run_id
     mute(store, "My-nightly", "exact_match,none", FAR, "meant", "ada")

@@ -9,9 +9,11 @@ import pytest
 from flows.accept import accept
 from flows.suite.__main__ import show_night
 from flows.suite.judging import JudgedNight
+from flows.suite.page import about_night, write_page
 from flows.suite.plan import SuiteOptions, check_margins, check_suite, load_suite, plan_night
 from flows.suite.words import headline, night_document, noteworthy_pairs, summary_markdown
 from metrics.errors import ConfigError
+from tasks.comparison.runs import open_night
 from tasks.history.nights import LOOSE_NIGHTS, Night, NightEvaluation, record_night
 from tasks.store.storage import Store
 from tests.flows.made_nights import Judge, suite_file
@@ -287,6 +289,25 @@ def test_nights_that_share_an_alpha_are_counted_and_told(night: Judge) -> None:
     anew = night(of=300, **{**shared, "alpha": 0.1})
     assert night_document(anew)["alpha"]["night"] == 1
     assert night_document(night(of=300))["alpha"] is None
+
+
+def test_a_benchmark_that_was_renamed_stands_beside_its_number_of_before(
+    night: Judge, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    night(of=100, margin=0.02)
+    judged = night(range(60), of=100, margin=0.02, benchmark="sums_v2")
+    show_night({**night_document(judged), "store": str(tmp_path / "store")}, None)
+    row = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("sums_v2 "))
+    assert "-0.6000" in row
+    assert row.endswith("regression")
+    assert "| sums → sums_v2 | own |" in summary_markdown(judged)
+    document = night_document(judged)["comparison"]
+    assert [(pair["benchmark"], pair["candidate_benchmark"]) for pair in document["pairs"]] == [
+        ("sums", "sums_v2")
+    ]
+    runs = open_night(judged.night, Store(str(tmp_path / "store")))
+    write_page(tmp_path, about_night(judged.night, "night", "said", "regression"), runs, document)
+    assert "-0.6000" in (tmp_path / "suite.html").read_text()
 
 
 def test_the_headline_stands_below_the_suites_own_name(
