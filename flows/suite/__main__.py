@@ -167,7 +167,7 @@ def show_night(document: dict[str, Any], message: str | None) -> None:
     if "evaluations" not in document:
         print(message)
         return
-    from flows.suite.scores import night_sentences, scores_table
+    from flows.suite.scores import NOTHING, night_sentences, scores_table
     from tasks.comparison.runs import open_night
     from tasks.history.nights import Night
     from tasks.reporting.terminal import console
@@ -175,7 +175,7 @@ def show_night(document: dict[str, Any], message: str | None) -> None:
 
     night = Night.model_validate(document)
     runs = list(open_night(night, Store(document["store"])).values())
-    comparison = document["comparison"] or {"pairs": (), "changes": ()}
+    comparison = document["comparison"] or NOTHING
     print(f"{night.title}: {document['headline']}\n")
     console().print(scores_table(runs, comparison["pairs"]))
     for sentence in night_sentences(runs, comparison):

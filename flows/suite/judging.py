@@ -6,7 +6,8 @@ from itertools import takewhile
 from typing import Literal, cast
 
 from flows.compare.flips import with_flapping_names
-from flows.compare.runs import check_pairs, compare_night, name_of
+from flows.compare.runs import check_pairs, compare_night
+from flows.suite.names import pair_names
 from flows.suite.plan import PlannedNight
 from flows.suite.rescoring import Rescoring, fixed_nights, split_by_code, with_tonights_code
 from flows.suite.second_look import ANEW, evaluations_of, regressed, with_second_look
@@ -204,8 +205,9 @@ def _verdict(compared: ComparedRuns | None, anchored: ComparedRuns | None) -> Ve
 def _muted(compared: ComparedRuns | None, anchor: str | None = None) -> tuple[MutedPair, ...]:
     """The muted pairs; against the anchor those that lost, since nothing else counts there."""
     pairs = compared.pairs if compared is not None else ()
+    named = pair_names(pairs)
     return tuple(
-        MutedPair(pair=name_of(pair), said=pair.muted, verdict=pair.verdict, anchor=anchor)
+        MutedPair(pair=named(pair), said=pair.muted, verdict=pair.verdict, anchor=anchor)
         for pair in pairs
         if pair.muted is not None and (anchor is None or pair.verdict == "regression")
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
-from flows.suite.scores import key_of, night_sentences
+from flows.suite.scores import NOTHING, key_of, night_sentences
 from metrics.statistics.gate import worst_of
 from tasks.comparison.matching import GroupKey, result_key
 from tasks.comparison.runs import ComparedRun, key_with_model
@@ -18,7 +18,6 @@ from tasks.reporting.night import write_night
 
 PAGE: Final = "suite.html"
 SHOWN_OPEN: Final = 12  # a longer table of all numbers is folded
-NOTHING: Final[Mapping[str, Any]] = {"pairs": (), "changes": ()}
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from flows.compare.runs import name_of
 from flows.config.schema import EvalConfig, Phase, RunOptions
 from flows.eval.start import replayed
 from flows.plan.build import scored_by
+from flows.suite.names import pair_names
 from flows.suite.plan import PlannedEvaluation, PlannedNight
 from flows.suite.telling import BegunNight
 from metrics.errors import ConfigError, NightjarError
@@ -168,5 +168,6 @@ def _split(then: ComparedPair | None, now: ComparedPair) -> ComparedPair:
 
 def code_sentence(compared: ComparedRuns) -> str | None:
     """What tonight's code makes of kept answers, in words; None where it moves nothing."""
-    moved = [f"{name_of(pair)} {pair.code:+.4g}" for pair in compared.pairs if pair.code is not None]
+    named = pair_names(compared.pairs)
+    moved = [f"{named(pair)} {pair.code:+.4g}" for pair in compared.pairs if pair.code is not None]
     return f"tonight's code moves kept answers: {', '.join(moved)}" if moved else None

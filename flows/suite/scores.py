@@ -1,14 +1,16 @@
 """A night's scores as a terminal shows them: every number with its interval, the baseline's number, and the
 gate's verdict."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from rich.text import Text
 
 from flows.compare.runs import DOUBT, STYLES, change_line
+from flows.suite.names import is_several, risen_outcomes
 from tasks.comparison.matching import GroupKey, result_key
-from tasks.comparison.runs import Change, ComparedRun, key_with_model
+from tasks.comparison.runs import Change, ComparedRun, OutcomeChange, key_with_model
 from tasks.reporting import numbers
 from tasks.reporting.tables import Column, FittedTable
 
@@ -21,6 +23,8 @@ COLUMNS = (
     Column("Its interval", right=True, second=True),
     Column("Verdict"),
 )
+NOTHING: Final[Mapping[str, Any]] = {"pairs": (), "changes": (), "outcomes": ()}
+"""The comparison of a night without a baseline."""
 
 
 def scores_table(runs: Sequence[ComparedRun], pairs: Sequence[Mapping[str, Any]]) -> FittedTable:
@@ -35,12 +39,27 @@ def scores_table(runs: Sequence[ComparedRun], pairs: Sequence[Mapping[str, Any]]
 
 def night_sentences(runs: Sequence[ComparedRun], comparison: Mapping[str, Any]) -> Iterator[str]:
     """Why pairs failed or did not pass, and what changed besides the scores."""
+    pairs, rows = comparison["pairs"], (row for run in runs for row in run.results)
+    several = is_several(row["benchmark"] for row in rows) or is_several(pair["benchmark"] for pair in pairs)
     for run in runs:
-        yield from (f"failed: {name} × {metric}: {why}" for (name, metric), why in run.failed_pairs().items())
-    for pair in comparison["pairs"]:
+        of = f"{run.results[0]['benchmark']} " if several and run.results else ""
+        yield from (
+            f"failed: {of}{name} × {metric}: {why}" for (name, metric), why in run.failed_pairs().items()
+        )
+    for pair in pairs:
         if pair["reason"]:
-            yield f"{pair['pair']}{_in_brackets(pair['facets'])}: {pair['reason']}"
+            of = f"{pair['benchmark']} " if several else ""
+            yield f"{of}{pair['pair']}{_in_brackets(pair['facets'])}: {pair['reason']}"
+    yield from risen_outcomes(map(_outcome_change, comparison["outcomes"]), several)
     yield from (change_line(Change(**change)) for change in comparison["changes"] if change["kind"] in DOUBT)
+
+
+def _outcome_change(told: Mapping[str, Any]) -> OutcomeChange:
+    """A change of outcomes as `comparison_document` has it."""
+    key = GroupKey(told["benchmark"], "", "", "", None, tuple(told["facets"].items()))
+    names = ("outcome", "base", "candidate", "n_items", "p_value", "risen")
+    own: dict[str, Any] = {name: math.nan if told[name] is None else told[name] for name in names}
+    return OutcomeChange(key=key, **own)
 
 
 def _in_brackets(facets: Mapping[str, str]) -> str:

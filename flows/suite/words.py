@@ -10,10 +10,10 @@ from flows.compare.runs import (
     change_line,
     comparison_document,
     group_of,
-    name_of,
     told_pairs,
 )
 from flows.suite.judging import JudgedNight
+from flows.suite.names import is_several, pair_names, risen_outcomes
 from flows.suite.rescoring import code_sentence
 from metrics.errors import printable
 from tasks.comparison.compare import ComparedPair, ComparedRuns, Gate
@@ -64,10 +64,11 @@ def headline(judged: JudgedNight) -> str:
     if judged.spent and judged.gate is not None:
         sentences.append(_alpha_sentence(judged.gate, judged.spent))
     if judged.losses:
-        lost = ", ".join(map(name_of, judged.losses))
+        lost = ", ".join(map(pair_names(judged.anchored.pairs if judged.anchored else ()), judged.losses))
         sentences.append(f"lost more than the margin against the anchor {judged.anchored_to}: {lost}")
-    if judged.compared is not None and (moved := code_sentence(judged.compared)):
-        sentences.append(moved)
+    if judged.compared is not None:
+        sentences += _outcome_sentences(judged.compared)
+        sentences += filter(None, [code_sentence(judged.compared)])
     if judged.night.again:
         sentences.append(f"asked again before it was told: {', '.join(e.name for e in judged.night.again)}")
     changed = [] if judged.compared is None else judged.compared.changes
@@ -76,6 +77,10 @@ def headline(judged: JudgedNight) -> str:
         rest = f" and {len(identities) - CHANGES} more" if len(identities) > CHANGES else ""
         sentences.append(f"the identity of a model changed: {'; '.join(identities[:CHANGES])}{rest}")
     return "; ".join(sentences)
+
+
+def _outcome_sentences(compared: ComparedRuns) -> Iterator[str]:
+    return risen_outcomes(compared.outcomes, is_several(pair.key.benchmark for pair in compared.pairs))
 
 
 def _muted_sentence(pair: MutedPair) -> str:
@@ -140,10 +145,12 @@ def _comparison(compared: ComparedRuns) -> Iterator[str]:
     )
     yield from (table_row(_cells(pair)) for pair in compared.pairs[:ROWS])
     yield ""
+    named = pair_names(compared.pairs)
+    yield from (f"- {as_text(line)}" for line in _outcome_sentences(compared))
     yield from (f"- {as_text(change_line(change))}" for change in compared.changes if change.kind in DOUBT)
-    yield from (f"- {_flipped_line(pair)}" for pair in compared.pairs if pair.flipped)
+    yield from (f"- {_flipped_line(pair, named(pair))}" for pair in compared.pairs if pair.flipped)
     yield from (
-        f"- {as_text(f'{name_of(pair)}: {pair.reason}')}"
+        f"- {as_text(f'{named(pair)}: {pair.reason}')}"
         for pair in compared.pairs
         if pair.comparison and pair.reason
     )
@@ -168,14 +175,14 @@ def _cells(pair: ComparedPair) -> list[str]:
     ]  # fmt: skip
 
 
-def _flipped_line(pair: ComparedPair) -> str:
+def _flipped_line(pair: ComparedPair, name: str) -> str:
     """Which items flipped, with the beginning of their texts where they have no ids of their own."""
     found = signed_flips(pair)
     named = [
         as_code(f"{sign}{item.name}") + (f" {as_text(item.text)}" if item.text else "")
         for sign, item in found[:FLIPS]
     ]
-    return f"flipped, {as_text(name_of(pair))}: {', '.join(named)}{more_than(found, FLIPS)}"
+    return f"flipped, {as_text(name)}: {', '.join(named)}{more_than(found, FLIPS)}"
 
 
 def _courses(courses: tuple[PairCourse, ...]) -> Iterator[str]:

@@ -52,6 +52,7 @@ def judge_in(tmp_path: Path) -> Judge:
         refused: bool = False,
         name: str = "night",
         benchmark: str = "sums",
+        empty: Sequence[int] = (),
         **gate: Any,
     ) -> JudgedNight:
         nonlocal count
@@ -70,7 +71,8 @@ def judge_in(tmp_path: Path) -> Judge:
         items = pa.Table.from_pylist(
             [
                 pair | {"item_id": f"q{n}", "item_digest": f"q{n}", "value": value, "statistics": [value],
-                        "n_samples": 1, "n_scored": 1}
+                        "n_samples": 1, "n_scored": 1, "n_empty": int(n in set(empty)), "n_cut_off": 0,
+                        "n_refused": 0}
                 for n, value in enumerate(values)
             ],
             schema=ITEM_ROWS,

@@ -1,20 +1,27 @@
 """How nights count: by the gate, the nights before, a fixed anchor, and whether a model was asked."""
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from flows.accept import accept
+from flows.compare.runs import compare_opened, comparison_document
 from flows.suite.__main__ import show_night
 from flows.suite.judging import JudgedNight
 from flows.suite.page import about_night, write_page
 from flows.suite.plan import SuiteOptions, check_margins, check_suite, load_suite, plan_night
+from flows.suite.scores import night_sentences
 from flows.suite.words import headline, night_document, noteworthy_pairs, summary_markdown
 from metrics.errors import ConfigError
-from tasks.comparison.runs import open_night
+from tasks.comparison.compare import Gate
+from tasks.comparison.matching import GroupKey, ItemGroup
+from tasks.comparison.runs import ComparedRun, open_night
 from tasks.history.nights import LOOSE_NIGHTS, Night, NightEvaluation, record_night
+from tasks.store.schemas import RESULTS
 from tasks.store.storage import Store
 from tests.flows.made_nights import Judge, suite_file
 
@@ -289,6 +296,55 @@ def test_nights_that_share_an_alpha_are_counted_and_told(night: Judge) -> None:
     anew = night(of=300, **{**shared, "alpha": 0.1})
     assert night_document(anew)["alpha"]["night"] == 1
     assert night_document(night(of=300))["alpha"] is None
+
+
+def test_a_night_says_everywhere_that_more_answers_are_empty(
+    night: Judge, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    night(of=100, outcomes="fail", empty=range(90, 93))
+    judged = night(of=100, outcomes="fail", empty=range(40))
+    assert judged.outcome == "regression"
+    assert {pair.verdict for pair in judged.compared.pairs} == {"pass"}
+    said = "answers empty, own: 3 % → 40 % of 100 items, p = "
+    document = night_document(judged) | {"store": str(tmp_path / "store")}
+    show_night(document, None)
+    headed, _, below = capsys.readouterr().out.partition("\n")
+    assert said in headed
+    assert said in below
+    assert summary_markdown(judged).count(said) == 2
+    assert [said in line for line in night_sentences([], document["comparison"])] == [False, True]
+    fewer = night_document(night(of=100, outcomes="fail", empty=[90]))
+    assert "answers empty" not in fewer["headline"]
+    assert not [line for line in night_sentences([], fewer["comparison"]) if "answers empty" in line]
+
+
+def of_two_benchmarks(right: int) -> ComparedRun:
+    """40 items each, of one model; nothing but the benchmark tells their pairs apart."""
+    keys = [GroupKey(name, "none", "exact_match", "mean", None, (("model_name", "own"),)) for name in "ab"]
+    names, value = np.array([f"q{n}" for n in range(40)], dtype=object), (np.arange(40) < right).astype(float)
+    empty = {"empty": (np.arange(40) >= right).astype(float)}
+    group = ItemGroup(names, names, None, value, value[:, None], None, np.ones(40, dtype=bool), empty)
+    failed = {"benchmark": "b", "filter": "none", "metric": "bleu", "status": "failed", "error": "no words"}
+    row = dict.fromkeys(RESULTS.names) | failed | {"reduction": "mean", "facets": "{}"}
+    return ComparedRun("run", dict.fromkeys(keys, group), (row,))
+
+
+def test_sentences_name_the_benchmark_where_there_are_several(night: Judge) -> None:
+    gate = Gate(margin=0.05, anchor="first")
+    muted = {"a exact_match,none": "muted"}
+    compared = compare_opened(of_two_benchmarks(40), of_two_benchmarks(10), gate, muted=muted)
+    first, second = compared.pairs
+    compared = replace(compared, pairs=(first, replace(second, reason="a reason", code=-0.5)))
+    judged = replace(night(), compared=compared, anchored=compared, gate=gate)
+    assert "against the anchor first: b exact_match,none (own)" in headline(judged)
+    assert "tonight's code moves kept answers: b exact_match,none (own) -0.5" in headline(judged)
+    assert "b: answers empty, own: 0 % → 75 % of 40 items" in headline(judged)
+    lines = list(night_sentences([of_two_benchmarks(10)], comparison_document(compared)))
+    assert lines[:2] == ["failed: b none × bleu: no words", "b exact_match,none (own): a reason"]
+    assert lines[2].startswith("a: answers empty, own: ")
+    page = summary_markdown(judged)
+    assert "- b exact_match,none (own): a reason" in page
+    assert "- flipped, a exact_match,none (own): " in page
 
 
 def test_a_benchmark_that_was_renamed_stands_beside_its_number_of_before(
