@@ -14,6 +14,7 @@ from tasks.comparison.compare import ComparedPair, ComparedRuns, verdict_of
 from tasks.comparison.matching import GroupKey
 from tasks.comparison.runs import key_with_model, open_night
 from tasks.history.nights import Night
+from tasks.reporting import numbers
 from tasks.store.storage import Store
 
 ANEW = "again"
@@ -80,7 +81,7 @@ def _looked_at_again(pair: ComparedPair, other: ComparedPair | None) -> Compared
         why = other.reason if other is not None else None
         return replace(pair, reason=f"could not be asked again: {why or f'no {name_of(pair)} came of it'}")
     found = other.comparison
-    said = f"{found.difference:+.4g} ({found.ci_low:+.3g} … {found.ci_high:+.3g})"
+    said = f"{found.difference:+.4g}, interval {numbers.interval(found.ci_low, found.ci_high)}"
     if other.verdict == "regression":
         return replace(pair, reason=f"confirmed: asked again, the difference is {said}")
     assert pair.comparison is not None

@@ -1,5 +1,6 @@
 """How a night is said: in a sentence, as a page in Markdown, as JSON, and what of its pairs is told."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -23,6 +24,7 @@ from tasks.history.nights import MutedPair, NightEvaluation
 from tasks.messages.markdown import as_code, as_text, table_row
 from tasks.models.errors import shortened
 from tasks.models.records import asked_and_reused
+from tasks.reporting import numbers
 
 ROWS = 100
 """Rows of a table in the UI, at most: the whole is in suite.json."""
@@ -167,10 +169,11 @@ def _cells(pair: ComparedPair) -> list[str]:
     found = pair.comparison
     if found is None:
         return [*names, *[""] * 5, as_text(pair.reason or "")]
-    p_value = "" if pair.p_adjusted is None else f"{pair.p_adjusted:.3g}"
+    p, like = pair.p_adjusted, found.candidate
     return [
-        *names, f"{found.base:.4g}", f"{found.candidate:.4g}", f"{found.difference:+.4g}",
-        f"{found.ci_low:+.3g} … {found.ci_high:+.3g}", p_value,
+        *names, numbers.number(found.base, like), numbers.number(like),
+        numbers.signed(found.difference, like), numbers.interval(found.ci_low, found.ci_high, like),
+        numbers.MISSING if p is None or math.isnan(p) else f"{p:.3g}",
         f"{pair.verdict or ''}{' (muted)' if pair.muted else ''}",
     ]  # fmt: skip
 

@@ -92,7 +92,9 @@ def test_a_regression_that_is_confirmed_names_items_and_what_changed_in_the_serv
     model.wrong, model.fingerprint = {1, 2}, "fp-2"
     ran = suite_night(suite)
     assert (ran.code, ran.document["verdict"]) == (1, "regression")
-    assert pair_of(ran.document)["reason"].startswith("confirmed: asked again, the difference is -0.4 (")
+    assert pair_of(ran.document)["reason"].startswith(
+        "confirmed: asked again, the difference is -0.4, interval [-"
+    )
     assert "asked again before it was told: sum × m" in ran.document["headline"]
     changed = 'the identity of a model changed: sum × m, m: system_fingerprint: ["fp-1"] → ["fp-2"]'
     assert changed in ran.document["headline"]

@@ -1,5 +1,6 @@
 """A night's page in Prefect's UI: what is not the program's own is text in it, and no markup."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -70,6 +71,20 @@ def test_names_messages_and_reasons_of_a_night_are_text(tmp_path: Path) -> None:
     assert len(headings) == 4, "the night, its comparison, the drift, what flips"
     text = "".join(token.content for token in tokens if token.type in ("text", "code_inline"))
     assert text.count(HOSTILE) > 10
+
+
+def test_a_missing_number_of_a_pair_is_a_dash(tmp_path: Path) -> None:
+    compared = compare_opened(run(40), run(20), Gate(margin=0.05))
+    (pair,) = compared.pairs
+    assert pair.comparison is not None
+    unknown = replace(pair.comparison, ci_low=math.nan, ci_high=math.nan)
+    shown = replace(pair, comparison=unknown, p_adjusted=math.nan, flipped=())
+    page = summary_markdown(replace(judge_in(tmp_path)(), compared=replace(compared, pairs=(pair, shown))))
+    rows = [line.split(" | ") for line in page.splitlines() if line.count(" | ") == 8][1:]
+    assert [row[-6:-1] for row in rows] == [
+        ["1.0000", "0.5000", "-0.5000", "[-0.6480, -0.3181]", f"{pair.p_adjusted:.3g}"],
+        ["1.0000", "0.5000", "-0.5000", "–", "–"],
+    ]
 
 
 def test_what_a_terminal_would_obey_is_written_out(tmp_path: Path) -> None:
