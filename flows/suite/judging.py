@@ -7,7 +7,7 @@ from typing import Literal, cast
 
 from flows.compare.flips import with_flapping_names
 from flows.compare.runs import check_pairs, compare_night
-from flows.suite.names import pair_names
+from flows.suite.names import items_sentence, pair_names
 from flows.suite.plan import PlannedNight
 from flows.suite.rescoring import Rescoring, fixed_nights, split_by_code, with_tonights_code
 from flows.suite.second_look import ANEW, evaluations_of, regressed, with_second_look
@@ -140,10 +140,12 @@ def judge_night(
     def as_scored_now(entry: Night) -> Mapping[str, ComparedRun]:
         return with_tonights_code(entry, opened(entry), rescored, store)
 
-    def told_apart(name: str, nights: Sequence[Night], now: ComparedRuns | None) -> ComparedRuns | None:
-        """``now`` with how much of each difference is code."""
-        then = against(name, [*map(opened, nights)], tonight) if now is not None and rescored else None
-        return split_by_code(then, now) if then is not None and now is not None else now
+    def explained(name: str, nights: Sequence[Night], now: ComparedRuns | None) -> ComparedRuns | None:
+        """``now`` with how much of each difference is code, and on which items it is."""
+        if now is None:
+            return None
+        then = against(name, [*map(opened, nights)], tonight) if rescored else None
+        return _with_items(split_by_code(then, now) if then is not None else now)
 
     base = [*map(as_scored_now, chosen)]
     compared = against(planned.baseline, base, tonight)
@@ -151,11 +153,11 @@ def judge_night(
     if compared is not None and anew:
         second = against(planned.baseline, base, {**tonight, **anew})
         compared = with_second_look(compared, second) if second is not None else compared
-    compared = told_apart(planned.baseline, chosen, compared)
+    compared = explained(planned.baseline, chosen, compared)
     fixed, anchor = fixed_nights(planned, past), gate.anchor if gate is not None else None
     anchored = None
     if anchor is not None:
-        anchored = told_apart(anchor, fixed, against(anchor, [*map(as_scored_now, fixed)], tonight))
+        anchored = explained(anchor, fixed, against(anchor, [*map(as_scored_now, fixed)], tonight))
     verdict = _verdict(compared, anchored)
     changes = {
         "evaluations": tuple(_with_requests(entry, tonight) for entry in evaluations),
@@ -180,6 +182,16 @@ def judge_night(
         skipped=begun.skipped,
         accepted=tuple(entry for entry in chosen if entry.accepted is not None),
     )
+
+
+def _with_items(compared: ComparedRuns) -> ComparedRuns:
+    """The comparison, each pair with the items that it was compared on, where either run has others."""
+    return replace(compared, pairs=tuple(map(_with_own_items, compared.pairs)))
+
+
+def _with_own_items(pair: ComparedPair) -> ComparedPair:
+    said = items_sentence(pair.joined) if pair.comparison is not None else ""
+    return replace(pair, reason="; ".join(filter(None, (pair.reason, said))) or None)
 
 
 def _since(fixed: Sequence[Night], past: Sequence[Night], opened: Opened) -> AnchorNight | None:

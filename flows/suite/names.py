@@ -1,11 +1,14 @@
-"""How a night's sentences name what they speak of: with the benchmark where there are several."""
+"""How a night's sentences name what they speak of: with the benchmark where there are several, and with the
+items where a pair is not of all."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from flows.compare.runs import name_of, outcome_line
 from tasks.comparison.compare import ComparedPair
+from tasks.comparison.matching import JoinedItems
 from tasks.comparison.runs import OutcomeChange
+from tasks.reporting.numbers import count, plural
 
 
 def is_several(benchmarks: Iterable[Any]) -> bool:
@@ -24,3 +27,18 @@ def risen_outcomes(changes: Iterable[OutcomeChange], several: bool) -> Iterator[
     for change in changes:
         if change.risen:
             yield f"{change.key.benchmark}: {outcome_line(change)}" if several else outcome_line(change)
+
+
+def items_sentence(joined: JoinedItems | None) -> str:
+    """On which items a pair is compared, and what became of the others; empty where there are no others, or
+    items are not compared one by one."""
+    if joined is None or not joined.paired:
+        return ""
+    others = [
+        (joined.new, "new one decides nothing", "new ones decide nothing"),
+        (joined.missing, "of the baseline's is not there", "of the baseline's are not there"),
+        (joined.unscored, "has no score", "have no score"),
+        (joined.unscored_base, "had no score before", "had no score before"),
+    ]
+    said = [f"{count(n)} {one if n == 1 else many}" for n, one, many in others if n]
+    return f"compared on the {plural(len(joined), 'item')} of both; {', '.join(said)}" if said else ""

@@ -1,5 +1,7 @@
 """How nights count: by the gate, the nights before, a fixed anchor, and whether a model was asked."""
 
+import html
+import json
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -316,6 +318,35 @@ def test_a_night_says_everywhere_that_more_answers_are_empty(
     fewer = night_document(night(of=100, outcomes="fail", empty=[90]))
     assert "answers empty" not in fewer["headline"]
     assert not [line for line in night_sentences([], fewer["comparison"]) if "answers empty" in line]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        (100, 400, "compared on the 100 items of both; 300 new ones decide nothing"),
+        (99, 100, "compared on the 99 items of both; 1 new one decides nothing"),
+        (400, 399, "compared on the 399 items of both; 1 of the baseline's is not there"),
+        (400, 100, "compared on the 100 items of both; 300 of the baseline's are not there"),
+        (100, 100, None),
+    ],
+)
+def test_a_pair_says_on_which_items_it_is_compared_where_the_runs_have_others(
+    night: Judge,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    before: int,
+    after: int,
+    said: str | None,
+) -> None:
+    night(of=before)
+    judged = night(of=after, wrong=range(before, after), margin=0.08, anchor="first")
+    document = night_document(judged) | {"store": str(tmp_path / "store")}
+    show_night(document, None)
+    runs = open_night(judged.night, Store(str(tmp_path / "store")))
+    write_page(tmp_path, about_night(judged.night, "night", "said", "pass"), runs, document["comparison"])
+    page = html.unescape((tmp_path / "suite.html").read_text())
+    places = (capsys.readouterr().out, summary_markdown(judged), page, json.dumps(document["anchor"]))
+    assert [(said or "items of both") in place for place in places] == [said is not None] * 4
 
 
 def of_two_benchmarks(right: int) -> ComparedRun:
