@@ -26,7 +26,7 @@ from tasks.comparison.runs import (
 )
 from tasks.comparison.trends import PairCourse, pair_courses
 from tasks.history.layout import Skipped
-from tasks.history.nights import MutedPair, Night, NightEvaluation, baseline_nights, mutes_of
+from tasks.history.nights import MutedPair, Night, NightEvaluation, mutes_of
 from tasks.store.storage import Store
 
 Opened = Callable[[Night], Mapping[str, ComparedRun]]
@@ -128,7 +128,7 @@ def judge_night(
     night = begun.own.model_copy(update={"evaluations": evaluations, "ended": True})
     chosen = begun.baseline
     if chosen is None:
-        chosen = tuple(baseline_nights(store, past, planned.baseline, planned.suite.nights))
+        chosen = tuple(planned.nights_called(planned.baseline, past))
     opened = _opener(store)
     tonight = opened(night)
     against = _against(planned, {pair: mute.said for pair, mute in mutes_of(store, night).items()})

@@ -198,11 +198,16 @@ class PlannedNight:
     output: str
     baseline: str
     evaluations: tuple[PlannedEvaluation, ...]
+    limit: int | None = None
 
     @property
     def slug(self) -> str:
         """The suite's name as part of file names and artifact keys."""
         return slug(self.suite.name)
+
+    def nights_called(self, baseline: str, past: Sequence[Night]) -> list[Night]:
+        """The nights that ``baseline`` names among past ones. Raises ConfigError for none such."""
+        return baseline_nights(Store(self.store), past, baseline, self.suite.nights, self.limit)
 
     @property
     def artifact_key(self) -> str:
@@ -224,6 +229,7 @@ def plan_night(suite: SuiteConfig, options: SuiteOptions, unique: str) -> Planne
         output=str(Path(options.output or results_folder() / run_id).resolve()),
         baseline=options.baseline or suite.baseline,
         evaluations=(),
+        limit=options.limit,
     )
     planned = tuple(
         evaluation
@@ -290,9 +296,9 @@ def check_suite(suite: SuiteConfig, options: SuiteOptions) -> PlannedNight:
     store = Store(night.store)
     store.check_readable()
     past = past_nights(store, night.slug, name=suite.name)
-    baseline_nights(store, past, night.baseline, suite.nights)
+    night.nights_called(night.baseline, past)
     if suite.gate is not None and suite.gate.anchor is not None:
-        baseline_nights(store, past, suite.gate.anchor, suite.nights)
+        night.nights_called(suite.gate.anchor, past)
     return night
 
 

@@ -23,7 +23,7 @@ from metrics.errors import ConfigError, NightjarError
 from tasks.comparison.compare import ComparedPair, ComparedRuns
 from tasks.comparison.runs import ComparedRun, open_run
 from tasks.history.layout import find_manifest, unrecord
-from tasks.history.nights import FIRST, Night, NightEvaluation, baseline_nights
+from tasks.history.nights import FIRST, Night, NightEvaluation
 from tasks.store.outputs import RESPONSES
 from tasks.store.storage import Store
 
@@ -55,7 +55,7 @@ def fixed_nights(planned: PlannedNight, past: Sequence[Night]) -> list[Night]:
     Raises ConfigError for an anchor that is not there.
     """
     anchor = planned.suite.gate.anchor if planned.suite.gate is not None else None
-    return baseline_nights(Store(planned.store), past, anchor or FIRST, planned.suite.nights)
+    return planned.nights_called(anchor or FIRST, past)
 
 
 def to_rescore(planned: PlannedNight, begun: BegunNight) -> list[Rescoring]:

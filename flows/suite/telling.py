@@ -66,11 +66,12 @@ def begin(planned: PlannedNight, due: str | None = None) -> BegunNight:
         again: dict[str, Any] = {}
     else:
         own, again = known, {"due": known.place, "attempt": known.attempt + 1}
-    own = own.model_copy(update={**again, "ended": False, "suite_name": planned.suite.name})
+    about = {"suite_name": planned.suite.name, "limit": planned.limit}
+    own = own.model_copy(update={**again, "ended": False, **about})
     past = tuple(nights_before(recorded.found.values(), own))
     try:
         if known is None or (known.due is None and not known.baseline):
-            baseline = tuple(baseline_nights(store, past, planned.baseline, planned.suite.nights))
+            baseline = tuple(planned.nights_called(planned.baseline, past))
         else:
             baseline = tuple(
                 night for name in known.baseline for night in baseline_nights(store, past, name, 1)
@@ -168,6 +169,7 @@ def leave_record(night: PlannedNight, state: State[Any], run: FlowRun) -> None:
     fresh = Night(
         suite=night.slug,
         suite_name=night.suite.name,
+        limit=night.limit,
         run_id=night.run_id,
         started=started.isoformat(timespec="seconds") if started else "",
         evaluations=(),

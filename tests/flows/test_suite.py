@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from flows.accept import accept
 from flows.suite.plan import SuiteOptions, check_margins, check_suite, load_suite, plan_night
+from flows.suite.rescoring import fixed_nights
 from flows.suite.second_look import asked_anew
 from flows.suite.telling import begin
 from metrics.errors import ConfigError
@@ -170,6 +172,38 @@ def test_a_night_is_held_against_the_nights_that_the_suite_names(
 def test_an_inconclusive_night_is_not_one_that_passed() -> None:
     assert not a_night(1, verdict="inconclusive").passed
     assert a_night(1, verdict=None).passed
+
+
+@pytest.mark.parametrize(
+    ("baseline", "of_all", "of_some"),
+    [
+        ("last-passed", "2", "4"),
+        ("last", "2", "4"),
+        ("rolling", "2", "2 3 4"),
+        ("first", "2", "2"),
+        ("night-1", "1", "1"),  # somebody wants just that
+    ],
+)
+def test_a_night_of_the_first_items_is_no_baseline_of_one_that_asks_more(
+    write: Any, tmp_path: Path, baseline: str, of_all: str, of_some: str
+) -> None:
+    suite, store = load_suite(write(gate={"anchor": "first"})), str(tmp_path / "store")
+
+    def passed(number: int, limit: int | None, against: str = "last-passed") -> tuple[str, str]:
+        """Which nights this one and its anchor are held against; it passes."""
+        planned = plan_night(suite, SuiteOptions(store=store, limit=limit, baseline=against), f"{number}")
+        begun = begin(planned, f"2026-11-2{number}T02:30:00")
+        record_night(Store(store), begun.own.model_copy(update={"ended": True}))
+        fixed = fixed_nights(planned, begun.past)
+        names = [entry.run_id for entry in fixed]
+        return tuple(" ".join(own).replace("night-", "") for own in (begun.own.baseline, names))
+
+    assert [passed(1, 100), passed(2, None)] == [("", ""), ("", "")]
+    assert passed(3, 200) == ("2", "2"), "which holds these items as well"
+    assert passed(4, None, baseline) == (of_all, "2")
+    assert passed(5, 200, baseline) == (of_some, "2")
+    accept(Store(store), "night-1", "meant", "ada")
+    assert passed(6, None) == ("1", "1")
 
 
 def test_nights_that_the_scheduler_makes_in_one_go_have_ids_of_their_own(write: Any) -> None:
