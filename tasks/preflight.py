@@ -10,7 +10,6 @@ pair, and asks the endpoints of models that something is missing from what they 
 task's thread but of a supervisor, which ends it with the process of the flow.
 """
 
-import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -53,6 +52,7 @@ from tasks.server import hold, if_possible
 from tasks.serving.launch import Launch, check_launch
 from tasks.serving.records import log_text
 from tasks.serving.servers import ServerFailed, forget_server, start_server, stop_server
+from tasks.store.home import plain_name, ui_key
 from tasks.store.keys import Step, Unkeyed
 from tasks.store.outputs import SERVER_LOGS
 from tasks.store.storage import ArtifactRef
@@ -117,7 +117,7 @@ def release(step: Step[ServeSetup], server: Served) -> None:
 
 def log_file(output: str, model: str) -> Path:
     """Where the log of a model's server is kept in a run's folder."""
-    return Path(output) / SERVER_LOGS / f"{re.sub(r'[^A-Za-z0-9.]+', '-', model).strip('-.') or 'model'}.log"
+    return Path(output) / SERVER_LOGS / f"{plain_name(model)}.log"
 
 
 def _keep_log(setup: ServeSetup, folder: Path) -> None:
@@ -128,7 +128,7 @@ def _keep_log(setup: ServeSetup, folder: Path) -> None:
     file.write_text(text, encoding="utf-8")
     name = setup.infer.model.name
     page = f"The end of {as_code(str(file))}:\n\n{as_block(printable(text[-SHOWN:]))}"
-    key = "server-" + (re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "model")
+    key = f"server-{ui_key(name)}"
     said = f"Log of the server of {as_text(name)}"
     if_possible(lambda: create_markdown_artifact(page, key=key, description=said))
 

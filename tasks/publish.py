@@ -1,7 +1,6 @@
 """Stage "publish": what a run made becomes files that people and programs read, and a page in the Prefect
 UI."""
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -50,7 +49,7 @@ from tasks.reporting.report import FirstPass, write_report
 from tasks.reporting.view import CellArtifacts, RunView, sample_views
 from tasks.rows.parts import FailedPart, PairIdentity, Part
 from tasks.server import if_possible
-from tasks.store.home import write_json
+from tasks.store.home import plain_name, ui_key, write_json
 from tasks.store.outputs import (
     EVALUATION_RESULTS,
     ITEMS_TABLE,
@@ -153,7 +152,7 @@ def run_assets(run_id: str, benchmark: str, output: str) -> list[Asset]:
     files = {"results": RESULTS_TABLE, "report": REPORT}
     return [
         Asset(
-            key=f"nightjar://{_asset_name(benchmark)}/{name}",
+            key=f"nightjar://{plain_name(benchmark)}/{name}",
             properties=AssetProperties(
                 name=f"{benchmark} {name}",
                 description=f"{Path(output) / file} of run {run_id}",
@@ -162,10 +161,6 @@ def run_assets(run_id: str, benchmark: str, output: str) -> list[Asset]:
         )
         for name, file in files.items()
     ]
-
-
-def _asset_name(benchmark: str) -> str:
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", benchmark).strip("-") or "run"
 
 
 @materialize(
@@ -450,12 +445,12 @@ def _batches(store: Store, refs: tuple[ArtifactRef, ...]) -> Iterator[pa.RecordB
 def _show(publication: Publication, results: pa.Table, report: Path) -> None:
     """A table of the numbers and a link to the report on the run's page; a stable key gives each a
     history."""
-    key = re.sub("[^a-z0-9]+", "-", publication.run.benchmark.lower()).strip("-")
+    key = ui_key(publication.run.benchmark)
     shown = [rounded(row) for row in results.select(SHOWN).slice(0, TABLE_ROWS).to_pylist()]
     # The server may be away: what is on disk counts, and the page is worth waiting for but no reason to fail.
     said, shown = as_text(printable(_headline(publication))), as_cells(printable_values(shown))
-    if_possible(lambda: create_table_artifact(shown, key=f"{key or 'results'}-results", description=said))
-    link, name = report.resolve().as_uri(), f"{key or 'run'}-report"
+    if_possible(lambda: create_table_artifact(shown, key=f"{key}-results", description=said))
+    link, name = report.resolve().as_uri(), f"{key}-report"
     if_possible(lambda: create_link_artifact(link, link_text="report.html", key=name, description=said))
 
 

@@ -15,7 +15,7 @@ from tasks.comparison.runs import open_run
 from tasks.messages.markdown import as_cells, as_text
 from tasks.reporting.numbers import rounded
 from tasks.server import label_verdict
-from tasks.store.home import default_store, slug
+from tasks.store.home import default_store, ui_key
 from tasks.store.storage import Store
 
 
@@ -36,7 +36,7 @@ def compare(base: str, candidate: str, gate: Gate | None = None, store: str | No
     sentences = [f"gate: {compared.verdict}"] if compared.verdict is not None else ["no gate"]
     sentences += [change_line(change) for change in compared.changes if change.kind == "model identity"]
     table = [_row(pair) for pair in compared.pairs]
-    key = f"compare-{slug(candidate).lower().replace('.', '-')}"
+    key = f"compare-{ui_key(candidate)}"
     message = printable("; ".join(sentences))
     create_table_artifact(table=as_cells(printable_values(table)), key=key, description=as_text(message))
     verdict = compared.verdict

@@ -52,7 +52,7 @@ from tasks.comparison.matching import DEFAULT_REDUCTION
 from tasks.history.nights import LAST_PASSED, Night, baseline_nights, past_nights
 from tasks.models.config import Answers, ModelConfig
 from tasks.store.durations import Seconds
-from tasks.store.home import default_store, named_path, results_folder, slug
+from tasks.store.home import default_store, named_path, results_folder, slug, ui_key
 from tasks.store.keys import digest
 from tasks.store.storage import Store
 from tasks.usercode.load import check_named, check_trusted, resolver
@@ -212,7 +212,7 @@ class PlannedNight:
     @property
     def artifact_key(self) -> str:
         """The suite's name as Prefect takes it in keys and resources."""
-        return self.slug.lower().replace(".", "-")
+        return ui_key(self.suite.name)
 
 
 def plan_night(suite: SuiteConfig, options: SuiteOptions, unique: str) -> PlannedNight:

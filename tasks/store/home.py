@@ -2,6 +2,7 @@
 files that are whole at any moment: written under a temporary name beside their place, then renamed.
 """
 
+import hashlib
 import math
 import os
 import re
@@ -159,3 +160,28 @@ def slug(name: str) -> str:
     'GSM8K-5-shot'
     """
     return re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-.") or "run"
+
+
+def ui_key(name: str) -> str:
+    """A name as a key of Prefect's UI: small letters, digits and dashes. One with other letters than ASCII's,
+    which its key leaves out, has a digest in their place.
+
+    >>> ui_key("GSM8K (5-shot)"), ui_key("数学")
+    ('gsm8k-5-shot', '872c1fa1')
+    """
+    return _with_digest(re.sub("[^a-z0-9]+", "-", name.lower()).strip("-"), name)
+
+
+def plain_name(name: str) -> str:
+    """As ``ui_key``, with capital letters, dots and underlines too, as names of files and assets have them.
+
+    >>> plain_name("GSM8K v1.2 (5-shot)")
+    'GSM8K-v1.2-5-shot'
+    """
+    return _with_digest(re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-"), name)
+
+
+def _with_digest(key: str, name: str) -> str:
+    if key and name.isascii():
+        return key
+    return "-".join(filter(None, (key, hashlib.sha256(name.encode()).hexdigest()[:8])))

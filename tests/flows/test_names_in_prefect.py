@@ -2,6 +2,7 @@
 
 import importlib
 import pkgutil
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,9 @@ import pytest
 from prefect import Task
 
 import tasks
+from tasks.preflight import log_file
+from tasks.publish import run_assets
+from tasks.store.home import ui_key
 
 Evaluate = Callable[..., Any]
 MODELS = "models=[{name: a, type: demo}, {name: b, type: demo}]"
@@ -50,3 +54,16 @@ def test_every_task_on_a_step_is_called_by_the_name_that_prefect_draws() -> None
     }
     assert len(on_a_step) > 10
     assert {name: shown for name, shown in on_a_step.items() if "{step.name}" in shown} == {}
+
+
+def test_keys_of_names_in_other_letters_are_apart_and_others_stay() -> None:
+    keys = [ui_key(name) for name in ("数学", "阅读", "Büro", "Boro", "GSM8K (5-shot)", "v1.2_a", "!?")]
+    assert len(set(keys)) == len(keys)
+    assert keys[3:6] == ["boro", "gsm8k-5-shot", "v1-2-a"]
+    assert all(re.fullmatch("[a-z0-9-]+", key) for key in keys)
+    assets = [run_assets("run", name, "out")[0].key for name in ("数学", "阅读", "GSM8K (5-shot)")]
+    assert len(set(assets)) == 3
+    logs = [log_file("out", name).name for name in ("qwen_2", "qwen-2", "千问", "通义", "Qwen/Qwen3-8B")]
+    assert len(set(logs)) == len(logs)
+    assert logs[-1] == "Qwen-Qwen3-8B.log"
+    assert assets[2] == "nightjar://GSM8K-5-shot/results"
