@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from flows.accept import accept
-from flows.compare.runs import compare_opened, comparison_document
+from flows.compare.runs import compare_night, comparison_document
 from flows.suite.__main__ import show_night
 from flows.suite.judging import JudgedNight
 from flows.suite.page import about_night, write_page
@@ -363,7 +363,7 @@ def of_two_benchmarks(right: int) -> ComparedRun:
 def test_sentences_name_the_benchmark_where_there_are_several(night: Judge) -> None:
     gate = Gate(margin=0.05, anchor="first")
     muted = {"a exact_match,none": "muted"}
-    compared = compare_opened(of_two_benchmarks(40), of_two_benchmarks(10), gate, muted=muted)
+    compared = compare_night(of_two_benchmarks(40), of_two_benchmarks(10), gate, frozenset(), muted)
     first, second = compared.pairs
     compared = replace(compared, pairs=(first, replace(second, reason="a reason", code=-0.5)))
     judged = replace(night(), compared=compared, anchored=compared, gate=gate)
