@@ -1,11 +1,12 @@
 """Claims: workers that would do the same at once take turns, on whatever machines they are.
 
 A claim is a small file in the store, ``claims/<name>/<time>-<id>.json``, and the oldest one that lives has
-its turn. That needs no atomic operation of the file system, so that it works on object stores. A claim lives
-while its owner rewrites it; a killed owner's goes stale, and on the same machine it is known to be dead at
-once. Workers of one machine with a local store claim one after the other, by a lock; on an object store two
-claims in the very same moment may both get their turn: what they do is repeated, never wrong, since artifacts
-have names of their content.
+its turn: its time is after those of all claims that it finds, whatever the clocks of their machines say.
+That needs no atomic operation of the file system, so that it works on object stores. A claim lives while
+its owner rewrites it; a killed owner's goes stale, and on the same machine it is known to be dead at once.
+Workers of one machine with a local store claim one after the other, by a lock; on an object store two
+claims in the very same moment may both get their turn: what they do is repeated, never wrong, since
+artifacts have names of their content.
 """
 
 import fcntl
@@ -69,7 +70,7 @@ class Claim:
     ) -> Iterator["Claim"]:
         """A claim that lives as long as the block; ``attached`` is a file beside it."""
         with _one_at_a_time(store):
-            own = cls(store, name, f"{time.time_ns():020d}-{uuid.uuid4().hex}", about or {})
+            own = cls(store, name, f"{_next_time(store, name):020d}-{uuid.uuid4().hex}", about or {})
             if attached is not None:
                 digest = hashlib.sha256(attached).hexdigest()
                 own = replace(own, about={**own.about, ATTACHED: digest})
@@ -153,10 +154,22 @@ class Watch:
 
 def made_at(file: str) -> datetime | None:
     """When the claim was made that a file of this name belongs to; None: to no claim."""
+    nanoseconds = _time_in(file)
+    return None if nanoseconds is None else datetime.fromtimestamp(nanoseconds / 1e9, UTC)
+
+
+def _time_in(file: str) -> int | None:
     nanoseconds, dash, _ = file.partition("-")
-    if not dash or len(nanoseconds) != 20 or not nanoseconds.isdigit():
+    if not dash or len(nanoseconds) != 20 or not nanoseconds.isdecimal():
         return None
-    return datetime.fromtimestamp(int(nanoseconds) / 1e9, UTC)
+    return int(nanoseconds)
+
+
+def _next_time(store: Store, name: str) -> int:
+    """Now, in nanoseconds since 1970, and after every claim that is there: another machine's clock may be
+    ahead."""
+    known = (_time_in(entry) for entry in store.names(f"{FOLDER}/{name}", OWNER))
+    return max([time.time_ns(), *(made + 1 for made in known if made is not None)])
 
 
 def owner_of(content: bytes) -> dict[str, Any]:

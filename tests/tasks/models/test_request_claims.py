@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import socket
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +149,16 @@ def test_a_living_claim_outlasts_staleness(store: Store, monkeypatch: pytest.Mon
         order.append("second")
     running.join(30)
     assert order == ["first", "second"]
+
+
+def test_whose_clock_is_behind_comes_after_who_was_there_before(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = time.time_ns
+    with claim(store, "model", keys(1, 2)) as first:
+        monkeypatch.setattr(claims.time, "time_ns", lambda: clock() - 3_000_000_000)
+        with claim(store, "model", keys(1, 2)) as second, claim(store, "model", keys(1, 2, 3)) as third:
+            assert (first.others, second.others, third.others) == (set(), keys(1, 2), keys(1, 2))
 
 
 def test_an_error_gives_the_keys_back(store: Store) -> None:
