@@ -25,9 +25,7 @@ failed is simply started again, and then goes on with the night whose answers it
 
 import json
 import logging
-import os
 import shutil
-import socket
 import threading
 import time
 import uuid
@@ -60,11 +58,12 @@ from tasks.models.answers.segments import AnswerFile, unneeded_answers
 from tasks.models.batches.records import FOLDER as BATCHES
 from tasks.models.batches.records import LONGEST_DAYS, JobRecords
 from tasks.store import claims
-from tasks.store.claims import claim, process_lives, wait_until_free
+from tasks.store.claims import claim, wait_until_free
 from tasks.store.durations import Duration
 from tasks.store.errors import FileDamaged, FileMissing, StoreError
 from tasks.store.home import home, results_folder
 from tasks.store.keys import digest
+from tasks.store.machine import has_ended, this_process
 from tasks.store.storage import DAMAGED, RECORDS, Store, is_artifact
 
 BEAT_SECONDS = 300.0
@@ -132,8 +131,7 @@ class _Mark:
     def write(self) -> None:
         mark = {
             "run_id": self._run_id,
-            "host": socket.gethostname(),
-            "pid": os.getpid(),
+            **this_process(),
             "since": self._since,
             "renewed": datetime.now(UTC).isoformat(),
         }
@@ -159,7 +157,7 @@ def is_active(store: Store, run_id: str) -> bool:
         age = datetime.now(UTC) - seen
     except (HistoryError, KeyError, ValueError, TypeError):
         return False
-    if mark.get("host") == socket.gethostname() and not process_lives(int(mark.get("pid", 0))):
+    if has_ended(mark):
         return False
     return age < (MARK_EXPIRES_AFTER if renewed else UNRENEWED_EXPIRES_AFTER)
 

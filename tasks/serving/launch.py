@@ -24,6 +24,7 @@ from metrics.errors import ConfigError
 from tasks.serving.config import PRESETS, SERVER_SCRIPT, Preset, ServeConfig
 from tasks.serving.records import MARK, Order, started
 from tasks.serving.weights import Weights, hub_revision, local_path, one_file, weights_bytes, weights_of
+from tasks.store.machine import process_space
 
 CPU = "cpu"
 """The place that servers without a GPU take in turn: two of them would share its cores."""
@@ -291,6 +292,7 @@ def order_for(launch: Launch, owner: int, run: str = "") -> Order:
         container=tuple(ending),
         bytes_needed=sum(weights_bytes(one) for one in (weights, launch.weights.adapter) if one is not None),
         run=run,
+        space=process_space(),
     )
 
 

@@ -3,7 +3,7 @@ log, and its processes.
 
 The supervisor writes the state and the log; whoever started the server, and whoever comes after a crash,
 reads them. Processes are told apart even where a number is used again, and ended with all they started.
-Imports the standard library alone: the supervisor and its guard use it.
+Imports little more than the standard library: the supervisor and its guard use it.
 """
 
 import json
@@ -12,9 +12,11 @@ import signal
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
+
+from tasks.store.machine import boot
 
 MARK = "NIGHTJAR_SERVER"
 """Environment variable that every process of a server inherits, with the server's id."""
@@ -34,13 +36,7 @@ def started(pid: int) -> str | None:
         return "alive" if _answers(pid) else None
     # The name stands in parentheses and may hold anything; state is the field behind it, the start the 20th.
     fields = stat.rpartition(")")[2].split()
-    return None if fields[0] == "Z" else f"{_boot()}:{fields[19]}"
-
-
-def _boot() -> str:
-    with suppress(OSError):
-        return (_PROC / "sys" / "kernel" / "random" / "boot_id").read_text().strip()
-    return ""
+    return None if fields[0] == "Z" else f"{boot()}:{fields[19]}"
 
 
 def _answers(pid: int) -> bool:
@@ -122,6 +118,8 @@ class Order:
     """Memory that the weights alone take."""
     run: str = ""
     """The run that the server is for."""
+    space: str = ""
+    """Where ``owner`` is a process's number (``process_space``); empty in orders of before."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +135,6 @@ class State:
     group: int = 0
     """The server's process group; 0 where none was started."""
     starts: int = 0
-    host: str = field(default_factory=lambda: os.uname().nodename)
 
 
 def write(path: Path, record: Order | State) -> None:
@@ -168,7 +165,10 @@ def is_wanted(folder: Path) -> bool:
 def read_state(folder: Path) -> State | None:
     """The state in a server's folder; None where there is none yet."""
     found = _read(folder / STATE)
-    return None if found is None else State(**_tuples(found, ("held",)))
+    if found is None:
+        return None
+    found.pop("host", None)  # of before, where the order did not say it
+    return State(**_tuples(found, ("held",)))
 
 
 def _read(path: Path) -> dict[str, Any] | None:

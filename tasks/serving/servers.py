@@ -21,6 +21,7 @@ from tasks.serving.launch import Launch, check_launch, order_for
 from tasks.serving.records import Order, State, end_marked, lives, marked, signal_group
 from tasks.serving.supervisor import STOP_SECONDS, end_container
 from tasks.store.home import PROJECT, home, private_folder
+from tasks.store.machine import process_space
 
 PATIENCE = 0.1
 """Seconds between two looks at a server's state."""
@@ -167,15 +168,16 @@ def is_ready(folder: Path) -> bool:
 
 
 def end_leftovers() -> list[str]:
-    """Ends the servers of this host whose run is gone, and removes what they left; names of their folders."""
+    """Ends the servers whose run was here and is gone, and removes what they left; names of their folders."""
     ended = []
     for folder in _folders():
-        order, state = records.read_order(folder), records.read_state(folder)
+        order = records.read_order(folder)
         if order is None:
             if time.time() - folder.stat().st_mtime > 60:  # one that is just being made has no order yet
                 shutil.rmtree(folder, ignore_errors=True)
             continue
-        if state is not None and state.host != os.uname().nodename:
+        # The home is one machine's, but containers may share it, which see no processes of each other.
+        if order.space != process_space():
             continue
         if lives(order.owner, order.owner_started):
             continue

@@ -13,7 +13,6 @@ import fcntl
 import hashlib
 import json
 import os
-import socket
 import threading
 import time
 import uuid
@@ -26,6 +25,7 @@ from typing import Any
 
 from tasks.store.errors import FileDamaged, FileMissing, StoreError
 from tasks.store.home import as_open_as_its_folder, folder_within
+from tasks.store.machine import has_ended, this_process
 from tasks.store.storage import Store
 
 FOLDER = "claims"
@@ -88,7 +88,7 @@ class Claim:
 
     def write(self, beat: int, patience: float | None = None) -> None:
         """Says that the owner lives; raises StoreError."""
-        owner = {"host": socket.gethostname(), "pid": os.getpid(), "beat": beat, **self.about}
+        owner = {**this_process(), "beat": beat, **self.about}
         self.store.put_document(self.place(self.id), json.dumps(owner).encode(), patience)
 
     def remove(self, entry: str) -> None:
@@ -183,24 +183,7 @@ def owner_of(content: bytes) -> dict[str, Any]:
 
 def is_dead(content: bytes) -> bool:
     """Whether the owner was a process of this machine that has ended."""
-    owner = owner_of(content)
-    if owner.get("host") != socket.gethostname():
-        return False
-    try:
-        return not process_lives(int(owner["pid"]))
-    except (ValueError, KeyError, TypeError, OverflowError):
-        return False
-
-
-def process_lives(pid: int) -> bool:
-    """Whether this machine has a process of this number, of whatever user."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return pid > 0
+    return has_ended(owner_of(content))
 
 
 def _beat(own: Claim, done: threading.Event) -> None:

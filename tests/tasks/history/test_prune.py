@@ -33,6 +33,7 @@ from tasks.history.prune import (
 from tasks.history.query import query
 from tasks.models.answers.segments import note_use
 from tasks.models.batches.records import Job, JobRecords
+from tasks.store.machine import this_process
 from tasks.store.schemas import ITEM_ROWS, RESULTS
 from tasks.store.storage import ArtifactRef, Store
 
@@ -141,7 +142,7 @@ def test_pruning_waits_for_a_run_in_progress(store: Store) -> None:
 @pytest.mark.parametrize(
     "mark",
     [
-        {"host": socket.gethostname(), "pid": 2**22 + 1, "since": datetime.now(UTC).isoformat()},
+        {**this_process(), "pid": 2**22 + 1, "since": datetime.now(UTC).isoformat()},
         {"host": "a-machine-that-died", "pid": 1, "since": "2020-01-01T00:00:00+00:00"},
         {
             "host": "a-machine-that-died",
@@ -163,6 +164,13 @@ def test_a_run_on_another_machine_is_waited_for(store: Store, renewed: dict[str,
     mark = {"host": "another-machine", "pid": os.getpid(), "since": since.isoformat(), **renewed}
     store.put_bytes("active/far.json", json.dumps(mark).encode())
     with pytest.raises(HistoryError, match="far is in progress"):
+        plan_pruning(store)
+
+
+def test_a_run_in_a_container_with_this_host_s_name_is_waited_for(store: Store) -> None:
+    mark = {"host": socket.gethostname(), "pid": 2**22 + 1, "since": datetime.now(UTC).isoformat()}
+    store.put_document("active/contained.json", json.dumps(mark).encode())
+    with pytest.raises(HistoryError, match="contained is in progress"):
         plan_pruning(store)
 
 
@@ -246,13 +254,13 @@ def test_claims_marks_and_nights_that_killed_runs_left_go_and_those_of_the_livin
     tmp_path: Path, place: str
 ) -> None:
     store = Store(str(tmp_path) if place == "folder" else f"memory://{tmp_path.name}")
-    here, far = {"host": socket.gethostname()}, {"host": "another-machine", "pid": 1}
+    here, far = this_process(), {"host": "another-machine", "pid": 1}
     gone = [
-        *claim(store, NOW - timedelta(hours=2), **here, pid=2**22 + 1),
+        *claim(store, NOW - timedelta(hours=2), **{**here, "pid": 2**22 + 1}),
         *claim(store, NOW - timedelta(hours=25), **far),
     ]
     claim(store, NOW - timedelta(hours=3), **far)
-    claim(store, NOW - timedelta(hours=4), **here, pid=os.getpid())
+    claim(store, NOW - timedelta(hours=4), **here)
     store.put_bytes("claims/execute/x/00000000000000000001-new.bin", b"whose owner comes next")
     for name, hours in (("old", 25), ("new", 23)):
         began = {"night": name, "began": (NOW - timedelta(hours=hours)).timestamp()}

@@ -2,7 +2,6 @@
 
 import json
 import multiprocessing
-import socket
 import threading
 import time
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 
 from tasks.models.answers.segments import AnswerStore, claim_keys
 from tasks.store import claims
+from tasks.store.machine import this_process
 from tasks.store.storage import Store
 
 
@@ -115,7 +115,7 @@ def test_waiting_ends_when_it_is_no_longer_worth_it(store: Store) -> None:
 
 
 def test_the_claim_of_a_dead_process_of_this_machine_holds_nobody_up(store: Store) -> None:
-    leave(store, socket.gethostname(), 2**22 + 1, keys(1))
+    leave(store, this_process()["host"], 2**22 + 1, keys(1))
     with claim(store, "model", keys(1)) as claimed:
         assert claimed.others == set()
         assert len(entries(store)) == 2

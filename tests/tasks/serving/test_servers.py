@@ -323,6 +323,16 @@ def test_what_a_crash_left_is_ended_by_the_next_command(weights: Path) -> None:
     assert left.wait(30) == -signal.SIGKILL
 
 
+def test_servers_of_a_container_that_shares_the_home_are_left_alone(weights: Path) -> None:
+    order = records.Order(**{**vars(order_for(a_launch(weights), owner=2**22 + 1)), "space": "here pid:[7]"})
+    folder = servers.servers_folder() / order.id
+    folder.mkdir(parents=True)
+    records.write(folder / records.ORDER, order)
+    records.write(folder / records.STATE, records.State(phase=records.READY))
+    assert end_leftovers() == []
+    assert folder.exists()
+
+
 def test_servers_of_runs_that_go_on_are_left_alone(serve: Callable[..., RunningServer]) -> None:
     server = serve()
     assert end_leftovers() == []

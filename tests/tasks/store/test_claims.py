@@ -2,6 +2,8 @@
 
 import json
 import socket
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -9,6 +11,8 @@ import pytest
 
 from tasks.store import claims
 from tasks.store.claims import claim
+from tasks.store.home import PROJECT
+from tasks.store.machine import has_ended, this_process
 from tasks.store.storage import Store
 
 
@@ -63,9 +67,26 @@ def test_another_step_waits_for_nobody(store: Store) -> None:
 
 
 def test_the_claim_of_a_dead_process_of_this_machine_holds_nobody_up(store: Store) -> None:
-    leave(store, socket.gethostname(), 2**22 + 1)
+    leave(store, this_process()["host"], 2**22 + 1)
     with claim(store, "step") as waited:
         assert waited
+
+
+def test_a_process_that_this_one_can_not_see_is_not_called_dead() -> None:
+    """In a container with the host's name, under a number that no process has here."""
+    code = "import json; from tasks.store.machine import this_process; print(json.dumps(this_process()))"
+    contained = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc"]
+    try:
+        done = subprocess.run([*contained, sys.executable, "-c", code], cwd=PROJECT, capture_output=True)
+    except FileNotFoundError:
+        pytest.skip("this system has no unshare")
+    if done.returncode:
+        pytest.skip("this system makes no namespaces for its users")
+    process = json.loads(done.stdout)
+    assert process["host"].startswith(socket.gethostname())
+    assert not has_ended({**process, "pid": 2**22 + 1})
+    assert has_ended({**this_process(), "pid": 2**22 + 1})
+    assert not has_ended(this_process())
 
 
 def test_the_claim_of_a_machine_that_is_gone_goes_stale(store: Store) -> None:
