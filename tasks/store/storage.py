@@ -15,6 +15,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -97,6 +98,26 @@ DAMAGED: Final = ".damaged"
 """End of the name of a file that was set aside."""
 
 
+_URI: Final = re.compile(r"([^:/]+://)([^/]*)(.*)", re.DOTALL)
+
+
+def store_uri(uri: str) -> str:
+    """A store's URI as every process names it: a local folder by its whole path, others without the slashes
+    before and after the prefix, which object stores write into keys and leave out of listings.
+
+    >>> store_uri("s3://bucket//prefix/"), store_uri("file:///data/store/")
+    ('s3://bucket/prefix', '/data/store')
+    """
+    protocol, _ = fsspec.core.split_protocol(uri)
+    if protocol in (None, *LocalFileSystem.protocol) and "::" not in uri:
+        return str(fsspec.core.url_to_fs(uri)[1])
+    parts = _URI.fullmatch(uri)
+    if parts is None:
+        return uri
+    scheme, bucket, prefix = parts.groups()
+    return f"{scheme}{bucket}/{prefix.strip('/')}" if prefix.strip("/") else f"{scheme}{bucket}"
+
+
 class ArtifactMissing(StoreError):
     """An artifact is gone, or its bytes are not those that its reference promises."""
 
@@ -136,14 +157,14 @@ class Store:
     """
 
     def __init__(self, uri: str) -> None:
-        self.uri = uri
+        self.uri = store_uri(uri)
         try:
-            self.fs, self.root = fsspec.core.url_to_fs(uri)
+            self.fs, self.root = fsspec.core.url_to_fs(self.uri)
         except (ValueError, ImportError) as error:  # no such protocol, or its library is not installed
-            raise StoreError(f"store {uri}: can't be opened: {error}") from error
+            raise StoreError(f"store {self.uri}: can't be opened: {error}") from error
         self.root = self.root.rstrip("/")
         self.local = isinstance(self.fs, LocalFileSystem)
-        self.boundary = Boundary(uri, self.local)
+        self.boundary = Boundary(self.uri, self.local)
         self._verified: dict[str, tuple[object, int | None]] = {}
         self._all_sealed = False
 

@@ -8,7 +8,8 @@ import pytest
 from tasks.store.errors import StoreError
 from tasks.store.rows import ROW_GROUP
 from tasks.store.schemas import TEXT
-from tasks.store.storage import ArtifactMissing, ArtifactRef, Store
+from tasks.store.storage import ArtifactMissing, ArtifactRef, Store, store_uri
+from tests.loopback import s3_with_bucket
 
 SCHEMA = pa.schema([pa.field("n", pa.int64()), pa.field("text", TEXT)])
 KEY = "ab" * 32
@@ -45,6 +46,36 @@ def test_range_reads_those_rows(tmp_path: Path, start: int, stop: int) -> None:
         n for batch in store.batches(ref, ["n"], rows=(start, stop)) for n in batch.column("n").to_pylist()
     ]
     assert found == list(range(start, stop))
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("s3://bucket//prefix", "s3://bucket/prefix"),
+        ("s3://bucket/prefix/", "s3://bucket/prefix"),
+        ("s3://bucket/", "s3://bucket"),
+        ("gs://bucket/a//b", "gs://bucket/a//b"),
+        ("sftp://user@host//data", "sftp://user@host/data"),
+        ("memory://", "memory://"),
+        ("file:///data/", "/data"),
+        ("~/store", str(Path.home() / "store")),
+        ("store", str(Path.cwd() / "store")),
+        ("/", "/"),
+    ],
+)
+def test_a_store_has_one_name_however_it_is_written(given: str, meant: str) -> None:
+    assert store_uri(given) == meant
+    assert store_uri(meant) == meant
+
+
+def test_a_prefix_after_two_slashes_is_found_in_listings(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = s3_with_bucket(monkeypatch)
+    try:
+        Store("s3://nightjar//two").put_bytes("score/x.parquet", b"1")
+        assert Store("s3://nightjar//two").names("score", ".parquet") == ["x"]
+        assert Store("s3://nightjar/two/").names("score", ".parquet") == ["x"]
+    finally:
+        server.stop()
 
 
 def test_missing_artifact_is_missing(store: Store) -> None:
