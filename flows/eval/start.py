@@ -38,6 +38,7 @@ from tasks.store.errors import FileDamaged, FileMissing
 from tasks.store.home import default_store, home, results_folder, slug
 from tasks.store.keys import digest
 from tasks.store.outputs import RESPONSES
+from tasks.store.storage import store_uri
 
 
 async def start_run(config: EvalConfig, options: RunOptions) -> Run:
@@ -75,7 +76,7 @@ def with_defaults(config: EvalConfig, options: RunOptions, unique: str) -> RunOp
         update={
             "run_id": run_id,
             "night": options.night or unique,
-            "store": options.store or default_store(),
+            "store": store_uri(options.store or default_store()),
             "output": str(Path(options.output or results_folder() / run_id).resolve()),
         }
     )
@@ -88,10 +89,11 @@ def workspace(options: RunOptions, benchmark: str = "") -> Workspace:
     store, and that has to be the store where the next run looks for them.
     """
     assert options.store is not None, "with_defaults() decides the store"
-    uri = options.store if "://" in options.store else str(Path(options.store).resolve())
+    uri = store_uri(options.store)
+    place = uri if "://" in uri else str(Path(uri).resolve())
     return Workspace(
-        store=options.store,
-        journal_dir=str(home() / "journal" / digest(uri)[:16]),
+        store=uri,
+        journal_dir=str(home() / "journal" / digest(place)[:16]),
         benchmark=benchmark,
         run_id=options.run_id or "",
     )

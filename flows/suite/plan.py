@@ -54,7 +54,7 @@ from tasks.models.config import Answers, ModelConfig
 from tasks.store.durations import Seconds
 from tasks.store.home import default_store, named_path, results_folder, slug, ui_key
 from tasks.store.keys import digest
-from tasks.store.storage import Store
+from tasks.store.storage import Store, store_uri
 from tasks.usercode.load import check_named, check_trusted, resolver
 
 
@@ -225,7 +225,7 @@ def plan_night(suite: SuiteConfig, options: SuiteOptions, unique: str) -> Planne
         suite=suite,
         run_id=run_id,
         night=options.night or unique,
-        store=options.store or default_store(),
+        store=store_uri(options.store or default_store()),
         output=str(Path(options.output or results_folder() / run_id).resolve()),
         baseline=options.baseline or suite.baseline,
         evaluations=(),

@@ -3,11 +3,15 @@
 import time
 from pathlib import Path
 
+import pytest
+
 from flows.config.load import load_config
 from flows.config.schema import RunOptions
 from flows.eval.run import Run
-from flows.eval.start import workspace
+from flows.eval.start import with_defaults, workspace
 from flows.plan.build import make_plan
+from tasks.store.home import home
+from tasks.store.keys import digest
 
 OLD = Path(__file__).resolve().parents[1] / "fixtures" / "store-0.1.0" / "old.yaml"
 
@@ -21,6 +25,32 @@ def test_a_store_is_the_same_by_whatever_path(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "a")
     spelled = [str(tmp_path / "a"), f"{tmp_path}/./a/", str(tmp_path / "link")]
     assert len({workspace(RunOptions(store=store)).journal_dir for store in spelled}) == 1
+
+
+@pytest.mark.parametrize(
+    ("store", "named_before"),
+    [
+        ("s3://bucket/prefix", "s3://bucket/prefix"),
+        ("s3://bucket/prefix/", "s3://bucket/prefix"),
+        ("s3://bucket//prefix", "s3://bucket/prefix"),
+        ("/data/store", "/data/store"),
+        ("file:///data/store/", "/data/store"),
+        ("~/store", str(Path.home() / "store")),
+    ],
+)
+def test_a_store_s_journals_are_where_they_were_however_it_is_written(store: str, named_before: str) -> None:
+    place = Path(workspace(RunOptions(store=store)).journal_dir)
+    assert place == home() / "journal" / digest(named_before)[:16]
+
+
+def test_a_store_named_relative_to_a_folder_is_the_same_in_every_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    options = with_defaults(load_config(OLD), RunOptions(store="store"), "1")
+    assert options.store == workspace(options).store == str(tmp_path / "store")
+    monkeypatch.setenv("NIGHTJAR_STORE", "mine")
+    assert with_defaults(load_config(OLD), RunOptions(), "1").store == str(tmp_path / "mine")
 
 
 def test_a_clock_that_is_set_back_leaves_how_long_a_run_took() -> None:
