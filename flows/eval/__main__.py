@@ -31,6 +31,7 @@ from flows.config.schema import Phase, RunOptions
 from metrics.errors import ConfigError
 from tasks.datasets.selection import Selection
 from tasks.processes.workers import may_fork, prepare
+from tasks.store.home import default_store
 from tasks.usercode.load import trust_what_is_named
 
 if TYPE_CHECKING:
@@ -176,6 +177,10 @@ def evaluate_command(
         _print(_one_or_many(plans), as_json)
         stopped = any(plan["refused"] or (plan["failures"] and not force) for plan in plans)
         raise typer.Exit(REFUSED if stopped else 0)
+    if task_runner != "threads":
+        from flows.eval.runners import refuse_memory
+
+        refuse_memory(task_runner, store or default_store())
     from flows.eval.ahead import read_beside
 
     own_options = list(_own_options(chosen, options, phase))

@@ -210,7 +210,8 @@ def _run_stages(run: Run) -> RunOutcome:
 
     stages = walk(run)
     begun = stages.through("cells")
-    with computing(run.options.workers, begun["cells"], Path(str(run.options.output))) as processes:
+    folder, store = Path(str(run.options.output)), run.workspace.open()
+    with computing(run.options.workers, begun["cells"], folder, store) as processes:
         if not run.is_cached(begun["items"]):
             processes.start()  # all of what follows is new
         given = stages.through("grid") if phase is Phase.INFER else stages.all()

@@ -15,6 +15,7 @@ from metrics.errors import ConfigError
 from tasks.prefect_adapter import ClusterThreads, LocalProcesses, LocalThreads
 from tasks.processes.garbage import collect_rarely
 from tasks.processes.workers import Workers, cores, working, working_in
+from tasks.store.storage import Store
 from tasks.store.thresholds import Threshold
 
 MANY_RESPONSES = Threshold("responses_for_processes", 50_000)
@@ -73,13 +74,24 @@ def _dask(address: str) -> TaskRunner[Any]:
     return ClusterThreads(partial(Cluster, cluster_at(address)), CLUSTER_THREADS)
 
 
-def computing(asked: int | None, cells: Sequence[Cell], folder: Path) -> AbstractContextManager[Workers]:
+def refuse_memory(runner: str, store: str) -> None:
+    """Raises ConfigError for a store that the processes of a runner would not see."""
+    if Store(store).in_memory:
+        raise ConfigError(
+            f"--task-runner {runner}: other processes don't see the store {store}, which is in the memory of"
+            " this one; leave --task-runner out, or name a folder or a bucket by --store"
+        )
+
+
+def computing(
+    asked: int | None, cells: Sequence[Cell], folder: Path, store: Store
+) -> AbstractContextManager[Workers]:
     """A block in which the steps of the current flow run are computed where its runner says; ``folder`` is
-    that of its results."""
+    that of its results. A store in memory keeps them in this process."""
     collect_rarely()  # a deployed run comes by no command line
     run = FlowRunContext.get()
     if run is not None and isinstance(run.task_runner, ClusterThreads):
         from tasks.processes.cluster import ClusterWorkers
 
         return working_in(ClusterWorkers(run.task_runner.cluster, folder))
-    return working(processes_for(asked, cells))
+    return working(processes_for(1 if store.in_memory else asked, cells))

@@ -29,6 +29,7 @@ import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 from fsspec.implementations.local import LocalFileSystem
+from fsspec.implementations.memory import MemoryFileSystem
 from pydantic import BaseModel, ConfigDict
 
 from tasks.store import seals
@@ -164,6 +165,7 @@ class Store:
             raise StoreError(f"store {self.uri}: can't be opened: {error}") from error
         self.root = self.root.rstrip("/")
         self.local = isinstance(self.fs, LocalFileSystem)
+        self.in_memory = isinstance(self.fs, MemoryFileSystem)  # of this process: no other sees it
         self.boundary = Boundary(self.uri, self.local)
         self._verified: dict[str, tuple[object, int | None]] = {}
         self._all_sealed = False

@@ -158,6 +158,12 @@ def test_benchmarks_of_one_name_would_overwrite_each_other(refuse: Refuse, tmp_p
     assert "several benchmarks are called 'tiny'" in refuse(GOOD, str(tmp_path / "other.yaml"))
 
 
+@pytest.mark.parametrize("runner", ["processes", "dask"])
+def test_a_store_in_memory_that_other_processes_would_not_see(refuse: Refuse, runner: str) -> None:
+    said = refuse(GOOD, "--store", "memory://x", "--task-runner", runner)
+    assert "other processes don't see the store memory://x" in said
+
+
 @pytest.mark.parametrize("arguments", [(), ("--dry-run",)])
 def test_store_of_an_unknown_kind(refuse: Refuse, arguments: tuple[str, ...]) -> None:
     assert "store nope://x: can't be opened" in refuse(GOOD, "--store", "nope://x", *arguments)

@@ -2,13 +2,15 @@
 
 import socket
 from contextlib import ExitStack, suppress
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from flows.eval import runners
-from flows.eval.runners import MANY_RESPONSES, processes_for, task_runner_named
+from flows.eval.runners import MANY_RESPONSES, computing, processes_for, task_runner_named
 from flows.plan.steps import Cell
+from tasks.store.storage import Store
 
 
 @pytest.mark.parametrize(
@@ -41,6 +43,17 @@ def test_processes_are_neither_more_than_partitions_nor_than_memory_bears(
     for cells, processes in ((2, 2), (64, 8)):
         grid = [Cell("m", "p", n * MANY_RESPONSES, (n + 1) * MANY_RESPONSES) for n in range(cells)]
         assert processes_for(None, grid) == processes
+
+
+@pytest.mark.parametrize(("store", "processes"), [("memory://x", 1), ("folder", 3)])
+def test_a_store_in_memory_keeps_the_steps_in_its_process(
+    store: str, processes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = SimpleNamespace(task_runner=task_runner_named("threads"))
+    monkeypatch.setattr(runners.FlowRunContext, "get", lambda: run)
+    with computing(3, [Cell("m", "p", 0, MANY_RESPONSES)], tmp_path, Store(store)) as workers:
+        assert workers.count == processes
 
 
 @pytest.mark.services
