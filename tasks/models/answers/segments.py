@@ -1,8 +1,10 @@
 """The store of kept answers: append-only Parquet segments, one folder for each model identity.
 
-Workers never share a file: every segment has a name of its own, so two of them writing at once do no
-harm, and one that finishes merges only its own small segments. A key is found by an index in memory, 32
-bytes a key; which of several answers under one key counts is said by a ``Lookup``.
+Workers never share a file: every segment has a name of its own, so two of them writing at once do no harm,
+and one that finishes merges only its own small segments. A segment's name says when it was written and,
+where its answers are of one night, which: those that a ``Lookup`` passes over are not read. A key is found
+by an index in memory, 32 bytes a key; which of several answers under one key counts is said by the
+``Lookup``.
 
 When answers were last used is kept segment by segment: a *mark* beside them,
 ``answers/<identity>/used/<segment>.json``, holds the day on which a run last took an answer from one.
@@ -105,6 +107,21 @@ def _written(segment: str) -> datetime | None:
     return datetime.fromtimestamp(int(milliseconds) / 1000, UTC) if milliseconds.isdigit() else None
 
 
+def _only_night(tables: Sequence[pa.Table]) -> str:
+    """What the name of a segment says of its night, where all its answers are of one."""
+    nights = {night for table in tables for night in pc.unique(table.column("night")).to_pylist()}
+    return f"-{night_number(nights.pop()):016x}" if len(nights) == 1 else ""
+
+
+def _may_count(segment: str, lookup: Lookup) -> bool:
+    """Whether answers of a segment may be among those that count, as far as its name tells."""
+    night = segment.partition(".")[0].split("-")[2:]
+    if lookup.night is not None and night and night != [f"{night_number(lookup.night):016x}"]:
+        return False
+    written = _written(segment)
+    return written is None or written.timestamp() >= lookup.not_before - CLOCKS_DIFFER_SECONDS
+
+
 def _used(store: Store, mark: str) -> datetime | None:
     """The end of the day on which a segment was last used; None where no mark says it."""
     try:
@@ -114,6 +131,8 @@ def _used(store: Store, mark: str) -> datetime | None:
     return day.replace(tzinfo=UTC) + timedelta(days=1)
 
 
+CLOCKS_DIFFER_SECONDS: Final = 86_400.0
+"""By so much a segment's name may be before the time at which an answer in it was asked for."""
 CACHED_KEYS = Threshold("keys_cached", 2_000_000)
 """Keys of segments held in memory by the process: some 65 MB."""
 OPEN_GROUPS = Threshold("answer_groups_open", 512)
@@ -296,7 +315,7 @@ class ModelAnswers:
 
     def _write(self, tables: Sequence[pa.Table]) -> Segment:
         # Names sort by time and never meet: two workers may write in the same millisecond.
-        name = f"{time.time_ns() // 1_000_000:013d}-{uuid.uuid4().hex[:12]}.parquet"
+        name = f"{time.time_ns() // 1_000_000:013d}-{uuid.uuid4().hex[:12]}{_only_night(tables)}.parquet"
         return self._write_as(name, tables)
 
     def _write_as(self, name: str, tables: Sequence[pa.Table]) -> Segment:
@@ -320,13 +339,18 @@ class AnswerSnapshot:
 
     def _load(self) -> None:
         self._row_groups: dict[str, np.ndarray] = {}
-        named = [(name, self._answers.keys(name)) for name in self._answers.names()]
+        named = self._keys()
         if any(keys is None for _, keys in named):  # what could be saved of it is in a segment of its own
-            named = [(name, self._answers.keys(name)) for name in self._answers.names()]
+            named = self._keys()
         present = [(name, keys) for name, keys in named if keys is not None]
         self._names = [name for name, _ in present]
         self._asked_at = [keys.asked_at for _, keys in present]
         self._index = KeyIndex([keys for _, keys in present], self._lookup)
+
+    def _keys(self) -> list[tuple[str, "SegmentKeys | None"]]:
+        """The keys of every segment of which answers may count."""
+        names = (name for name in self._answers.names() if _may_count(name, self._lookup))
+        return [(name, self._answers.keys(name)) for name in names]
 
     def __len__(self) -> int:
         return len(self._index)

@@ -3,12 +3,15 @@
 import itertools
 import random
 import string
+from collections import OrderedDict
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from tasks.models.answers import segments
 from tasks.models.answers.segments import (
     AnswerStore,
     DamagedAnswers,
@@ -59,6 +62,49 @@ def test_of_two_answers_the_later_counts_whichever_was_written_last(kept):
     kept.write(answers([1, 2], "old", arrived=1.0))
     assert texts(kept, [1, 2]) == ["new 1", "old 2"]
     assert texts(kept, [1, 2], lookup=Lookup(not_before=1.5)) == ["new 1", None]
+
+
+def read_by(kept: ModelAnswers, lookup: Lookup, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Segments that a new process reads to find answers by."""
+    read: list[str] = []
+    one = ModelAnswers.read
+    monkeypatch.setattr(segments, "_key_cache", OrderedDict())
+    monkeypatch.setattr(
+        ModelAnswers, "read", lambda self, name, *rest: read.append(name) or one(self, name, *rest)
+    )
+    ModelAnswers(Store(kept.store.uri), kept.identity).snapshot(lookup)
+    return read
+
+
+def of_night(night: str | None, *numbers: int) -> list[KeptAnswer]:
+    return [replace(answer, night=night) for answer in answers(numbers)]
+
+
+def test_a_night_reads_no_answers_of_other_nights(kept, monkeypatch):
+    for night in ("monday", "tuesday", None):
+        kept.write(of_night(night, 1, 2))
+    wednesday = [kept.write(of_night("wednesday", 3)), kept.write(of_night("wednesday", 4))]
+    mixed = kept.write([*of_night("monday", 5), *of_night("wednesday", 6)])
+    names = [*(segment.name for segment in wednesday), mixed.name]
+    assert sorted(read_by(kept, Lookup(night="wednesday"), monkeypatch)) == sorted(names)
+    assert len(read_by(kept, Lookup(), monkeypatch)) == 6
+    kept.merge([*wednesday, mixed])
+    assert texts(kept, [1, 3, 4, 6], lookup=Lookup(night="wednesday")) == [None, "text 3", "text 4", "text 6"]
+    assert texts(kept, [1, 5], lookup=Lookup(night="monday")) == ["text 1", "text 5"]
+
+
+def test_what_was_written_long_before_it_could_count_is_not_read(kept, monkeypatch):
+    old = kept.write(answers([1]))
+    day = int(old.name[:13]) / 1000
+    assert read_by(kept, Lookup(not_before=day + 2 * 86_400), monkeypatch) == []
+    assert read_by(kept, Lookup(not_before=day + 3_600), monkeypatch) == [old.name]
+
+
+def test_segments_of_before_whose_names_say_no_night_are_read(tmp_path):
+    kept = AnswerStore(Store(str(tmp_path))).of_model("identity")
+    path = Path(kept.path(kept.write(of_night("monday", 1)).name))
+    path.rename(path.with_name("-".join(path.stem.split("-")[:2]) + ".parquet"))
+    assert texts(kept, [1], lookup=Lookup(night="monday")) == ["text 1"]
 
 
 def test_merging_keeps_every_answer_in_fewer_files(kept):
