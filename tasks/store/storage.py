@@ -16,6 +16,7 @@ import io
 import json
 import os
 import re
+import tempfile
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -188,19 +189,17 @@ class Store:
         Equal rows give equal bytes, so that a step computed again is recognised by what hangs on it. Raises
         StoreError when the store can't be written; nothing is left behind then.
         """
-        temporary = self._temporary(kind)
         try:
-            content = ContentDigest(schema.names if read is None else read)
-            rows = write_parquet(temporary, schema, batches, content)
-            size, file_hash = temporary.stat().st_size, _sha256(temporary)
-            ref = ArtifactRef(
-                kind=kind, key=key, digest=file_hash, content=content.hexdigest(), rows=rows, bytes=size
-            )
-            self._publish(temporary, ref.name)
+            with self._temporary(kind) as temporary:
+                content = ContentDigest(schema.names if read is None else read)
+                rows = write_parquet(temporary, schema, batches, content)
+                size, file_hash = temporary.stat().st_size, _sha256(temporary)
+                ref = ArtifactRef(
+                    kind=kind, key=key, digest=file_hash, content=content.hexdigest(), rows=rows, bytes=size
+                )
+                self._publish(temporary, ref.name)
         except OSError as error:
             raise StoreError(f"store {self.uri}: can't write {kind} artifact: {reason_of(error)}") from error
-        finally:
-            temporary.unlink(missing_ok=True)
         if self.local:
             with self.open(ref.name) as source:
                 self._verified[ref.name] = self._identity(ref.name, source), None
@@ -339,14 +338,12 @@ class Store:
 
         Raises StoreError when the store can't be written; nothing is left behind then.
         """
-        temporary = self._temporary(name.rsplit("/", 1)[0] if "/" in name else "")
         try:
-            yield temporary
-            self._publish(temporary, name, patience)
+            with self._temporary(name.rsplit("/", 1)[0] if "/" in name else "") as temporary:
+                yield temporary
+                self._publish(temporary, name, patience)
         except OSError as error:
             raise StoreError(f"store {self.uri}: can't write {name}: {reason_of(error)}") from error
-        finally:
-            temporary.unlink(missing_ok=True)
 
     def entries(self, folder: str) -> list[Entry]:
         """The files directly in a folder, by name; those that are being written are none of them."""
@@ -469,16 +466,27 @@ class Store:
         self.boundary.call("look for", "its folder", partial(self.fs.exists, self.root))
         self.format()
 
-    def _temporary(self, folder: str) -> Path:
-        """A path to write to: beside the target where a rename is possible, else on the local disk."""
-        base = Path(self.root) if self.local else Path(os.environ.get("TMPDIR", "/tmp"))
-        target = base / folder if self.local else base
+    @contextmanager
+    def _temporary(self, folder: str) -> Iterator[Path]:
+        """A path to write to: beside the target where a rename is possible, else on the local disk in a
+        folder for this user alone; what is left there when the block ends is removed."""
+        name = f".{uuid.uuid4().hex}.tmp"
+        if not self.local:
+            with tempfile.TemporaryDirectory(prefix="nightjar-", ignore_cleanup_errors=True) as private:
+                temporary = Path(private, name)
+                temporary.touch(mode=0o600)
+                yield temporary
+            return
+        target = Path(self.root) / folder
         try:
-            if self.local:
-                folder_within(base, target)
+            folder_within(Path(self.root), target)
         except OSError as error:
             raise StoreError(f"store {self.uri}: can't create {target}: {error.strerror or error}") from error
-        return target / f".{uuid.uuid4().hex}.tmp"
+        temporary = target / name
+        try:
+            yield temporary
+        finally:
+            temporary.unlink(missing_ok=True)
 
     def _publish(self, temporary: Path, name: str, patience: float | None = None) -> None:
         if self.local:

@@ -1,9 +1,12 @@
 """The store: what is written whole is read whole, and what is damaged is missing."""
 
+import stat
+import tempfile
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 from tasks.store.errors import StoreError
 from tasks.store.rows import ROW_GROUP
@@ -105,6 +108,27 @@ def test_failed_write_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError):
         store.write("score", KEY, SCHEMA, failing())  # type: ignore[arg-type]
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_what_is_on_its_way_to_an_object_store_is_this_user_s_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, seen, put = Store(f"memory://{tmp_path.name}-modes"), [], MemoryFileSystem.put_file
+
+    def putting(fs: MemoryFileSystem, local: str, *rest: object, **options: object) -> None:
+        seen.append(
+            (Path(local), stat.S_IMODE(Path(local).stat().st_mode), Path(local).parent.stat().st_mode)
+        )
+        put(fs, local, *rest, **options)
+
+    monkeypatch.setattr(MemoryFileSystem, "put_file", putting)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TMPDIR", "")
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    store.put_document("document.json", b'{"a": "an answer"}')
+    store.write("score", KEY, SCHEMA, batches(10, 10))
+    assert [(mode, stat.S_IMODE(folder)) for _, mode, folder in seen] == [(0o600, 0o700)] * 2
+    assert not any(path.exists() or tmp_path in path.parents for path, *_ in seen)
 
 
 def test_store_that_cannot_be_written_says_so(tmp_path: Path) -> None:
