@@ -14,6 +14,7 @@ another one and counts as loose, as does a run that is in no segment. Two proces
 make two segments of the same runs, and the later counts.
 """
 
+import glob
 import json
 import time
 import uuid
@@ -396,7 +397,8 @@ def create_views(
         meant = view in sql.lower()
         skipped += _artifact_view(connection, files, (view, stage, schema, of), meant)
     files.list()
-    connection.execute(f"SET allowed_directories = [{_quoted(files.address(''))}]")
+    folders = ", ".join(map(_quoted, {files.address(""), files.pattern("")}))
+    connection.execute(f"SET allowed_directories = [{folders}]")
     connection.execute("SET enable_external_access = false")
     connection.execute("SET lock_configuration = true")
     return tuple(skipped)
@@ -415,12 +417,16 @@ class _Files:
         scheme = protocol if isinstance(protocol, str) else protocol[0]
         return path if self.store.local else f"{scheme}://{path}"
 
+    def pattern(self, name: str) -> str:
+        """What DuckDB, which takes every address for a pattern, finds this one file by."""
+        return glob.escape(self.address(name))
+
     def read(self, names: Sequence[str], filename: bool = False) -> str:
         """The rows of files, as SQL."""
         self.folders.update(name.rpartition("/")[0] for name in names)
         self.list()
         named = ", filename = true" if filename else ""
-        addresses = ", ".join(_quoted(self.address(name)) for name in names)
+        addresses = ", ".join(_quoted(self.pattern(name)) for name in names)
         return f"read_parquet([{addresses}], union_by_name = true{named})"
 
     def list(self) -> None:

@@ -393,9 +393,17 @@ class Store:
 
     def set_aside(self, name: str) -> str:
         """Renames a damaged file, so that it counts as missing from now on; returns its new name."""
-        aside = name + DAMAGED
+        path, aside = self.path(name), name + DAMAGED
+
+        def rename() -> None:
+            if self.local:
+                Path(path).replace(self.path(aside))
+            else:  # fsspec's own takes the signs in a name for a pattern
+                self.fs.cp_file(path, self.path(aside))
+                self.fs.rm_file(path)
+
         with suppress(FileMissing):  # another process was faster
-            self.boundary.call("rename", name, partial(self.fs.mv, self.path(name), self.path(aside)))
+            self.boundary.call("rename", name, rename)
         return aside
 
     def format(self) -> tuple[int, datetime | None]:

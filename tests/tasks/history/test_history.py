@@ -52,6 +52,20 @@ def test_a_recorded_run_answers_sql_over_runs_results_and_items(store: Store) ->
     assert query(store, "SELECT count(*), min(item_id) FROM items").rows == [(2, "q1")]
 
 
+@pytest.mark.parametrize("place", ["folder", "memory"])
+@pytest.mark.parametrize("pattern", ["runs*", "runs[1]", "run?-other"])
+def test_a_store_whose_name_looks_like_a_pattern_is_asked_alone(
+    tmp_path: Path, place: str, pattern: str
+) -> None:
+    root = str(tmp_path) if place == "folder" else f"memory://{uuid4().hex}"
+    for number, name in enumerate(("runs-other", "runs1", pattern)):
+        record(Store(f"{root}/{name}"), f"run-{number}")
+    store = Store(f"{root}/{pattern}")
+    assert query(store, "SELECT run_id FROM results").rows == [("run-2",)]
+    compact(store)
+    assert query(store, "SELECT run_id FROM results").rows == [("run-2",)]
+
+
 @pytest.mark.parametrize("compacted", [False, True], ids=["loose", "compacted"])
 def test_costs_have_their_unit_beside_them(store: Store, compacted: bool) -> None:
     record(store, "monday", cost=0.5, currency="EUR")

@@ -99,6 +99,19 @@ def test_altered_artifact_is_missing_and_out_of_the_way(tmp_path: Path) -> None:
     assert not path.exists()
 
 
+@pytest.mark.parametrize("place", ["local", "memory"])
+@pytest.mark.parametrize("pattern", ["runs*", "runs[1]", "run?-other"])
+def test_what_is_set_aside_is_one_file_of_this_store(tmp_path: Path, place: str, pattern: str) -> None:
+    root = str(tmp_path) if place == "local" else f"memory://{tmp_path.name}"
+    meant, other, like = (Store(f"{root}/{name}") for name in (pattern, "runs-other", "runs1"))
+    for store in (meant, other, like):
+        store.put_bytes("score/x.parquet", b"1")
+    meant.set_aside("score/x.parquet")
+    assert [entry.name for entry in meant.all_entries()] == ["score/x.parquet.damaged"]
+    for store in (other, like):
+        assert [entry.name for entry in store.all_entries()] == ["score/x.parquet"]
+
+
 def test_failed_write_leaves_nothing(tmp_path: Path) -> None:
     def failing() -> object:
         yield batches(10, 10)[0]
