@@ -400,10 +400,8 @@ def _unnamed_media(store: Store, files: Mapping[str, int], referred: set[str]) -
 
 
 def _torn(store: Store, files: Mapping[str, int], now: datetime) -> tuple[str, ...]:
-    """Temporary files of a local store that nobody writes any more, and what was set aside of steps that are
-    computed again."""
-    if not store.local:
-        return ()
+    """Temporary files that nobody writes any more, and what was set aside of steps that are computed
+    again."""
     return tuple(
         name for name in files if (_is_temporary(name) or _is_of_a_step(name)) and _is_torn(store, name, now)
     )

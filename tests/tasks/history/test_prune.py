@@ -227,6 +227,17 @@ def test_what_killed_processes_left_half_written_goes_after_a_day(store: Store) 
     assert not list(Path(store.path("")).rglob("*.tmp"))
 
 
+@pytest.mark.parametrize("place", ["folder", "memory"])
+def test_what_was_set_aside_of_a_step_goes_after_a_day(tmp_path: Path, place: str) -> None:
+    store = Store(str(tmp_path) if place == "folder" else f"memory://{tmp_path.name}")
+    aside = store.set_aside(artifact(store).name)
+    store.put_bytes("answers/model/1-a.parquet.damaged", b"may hold what is paid for")
+    assert plan_pruning(store).torn == ()
+    assert prune(store, now=datetime.now(UTC) + timedelta(hours=25)).torn == (aside,)
+    assert not store.exists(aside)
+    assert store.exists("answers/model/1-a.parquet.damaged")
+
+
 def test_a_mark_that_is_finished_while_the_store_is_looked_through_is_left(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
