@@ -101,11 +101,13 @@ DAMAGED: Final = ".damaged"
 
 
 _URI: Final = re.compile(r"([^:/]+://)([^/]*)(.*)", re.DOTALL)
+_PASSWORD: Final = re.compile(r"(://[^:/@]*):(?!\d+(?:/|$))[^@]*@")
 
 
 def store_uri(uri: str) -> str:
     """A store's URI as every process names it: a local folder by its whole path, others without the slashes
-    before and after the prefix, which object stores write into keys and leave out of listings.
+    before and after the prefix, which object stores write into keys and leave out of listings. Raises
+    StoreError for one with a password: manifests, pages and Prefect's database hold it.
 
     >>> store_uri("s3://bucket//prefix/"), store_uri("file:///data/store/")
     ('s3://bucket/prefix', '/data/store')
@@ -113,6 +115,11 @@ def store_uri(uri: str) -> str:
     protocol, _ = fsspec.core.split_protocol(uri)
     if protocol in (None, *LocalFileSystem.protocol) and "::" not in uri:
         return str(fsspec.core.url_to_fs(uri)[1])
+    if (shown := _PASSWORD.sub(r"\1@", uri)) != uri:
+        raise StoreError(
+            f"store {shown}: a password in its URI would be shown on pages and kept in manifests; leave it"
+            f" out and set FSSPEC_{str(protocol or 'PROTOCOL').upper()}_PASSWORD"
+        )
     parts = _URI.fullmatch(uri)
     if parts is None:
         return uri

@@ -165,6 +165,13 @@ def test_a_store_in_memory_that_other_processes_would_not_see(refuse: Refuse, ru
 
 
 @pytest.mark.parametrize("arguments", [(), ("--dry-run",)])
+def test_a_password_in_the_store_s_uri(refuse: Refuse, arguments: tuple[str, ...]) -> None:
+    error = refuse(GOOD, "--store", "sftp://me:hunter2@127.0.0.1/x", *arguments)
+    assert "store sftp://me@127.0.0.1/x: a password in its URI" in error
+    assert "hunter2" not in error
+
+
+@pytest.mark.parametrize("arguments", [(), ("--dry-run",)])
 def test_store_of_an_unknown_kind(refuse: Refuse, arguments: tuple[str, ...]) -> None:
     assert "store nope://x: can't be opened" in refuse(GOOD, "--store", "nope://x", *arguments)
 

@@ -155,6 +155,20 @@ def test_store_of_an_unknown_kind_says_so() -> None:
         Store("nope://bucket")
 
 
+@pytest.mark.parametrize(
+    "uri", ["sftp://me:hunter2@host/data", "sftp://me:hunter2/x@host/data", "sftp://:hunter2@host/data"]
+)
+def test_a_store_with_a_password_in_its_uri_is_refused_and_does_not_show_it(uri: str) -> None:
+    with pytest.raises(StoreError, match=r"@host/data.*FSSPEC_SFTP_PASSWORD") as refused:
+        Store(uri)
+    assert "hunter2" not in str(refused.value)
+
+
+@pytest.mark.parametrize("uri", ["sftp://me@host:22/a@b", "sftp://host:22/a@b", "abfs://box@account.net/p"])
+def test_a_user_and_a_port_are_no_password(uri: str) -> None:
+    assert store_uri(uri) == uri
+
+
 def test_errors_of_an_object_store_name_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class NoCredentials(Exception):
         """As botocore's: no OSError."""
