@@ -93,6 +93,14 @@ def test_a_night_reads_no_answers_of_other_nights(kept, monkeypatch):
     assert texts(kept, [1, 5], lookup=Lookup(night="monday")) == ["text 1", "text 5"]
 
 
+def test_answers_of_many_nights_are_merged_whatever_their_row_groups(kept):
+    nights = [replace(answer, night=f"n{n // 50}") for n, answer in enumerate(answers(range(300)))]
+    kept.merge([kept.write(nights), kept.write(of_night("n9", 400))])
+    assert len(kept.names()) == 1
+    assert texts(kept, [0, 299, 400], lookup=Lookup(night="n5")) == [None, "text 299", None]
+    assert texts(kept, [0, 299, 400], lookup=Lookup(night="n9")) == [None, None, "text 400"]
+
+
 def test_what_was_written_long_before_it_could_count_is_not_read(kept, monkeypatch):
     old = kept.write(answers([1]))
     day = int(old.name[:13]) / 1000
