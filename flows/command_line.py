@@ -63,7 +63,7 @@ def command_line(app: typer.Typer, arguments: Sequence[str] | None = None) -> No
     collect_rarely()
     warnings.showwarning = show_warning
     _warned.clear()
-    with shown_safely(), _store_told(), _interrupts() as interrupted:
+    with shown_safely(), _waits_told(), _interrupts() as interrupted:
         try:
             app(arguments)
         except NightjarError as error:
@@ -98,14 +98,18 @@ def _interrupts() -> Iterator[threading.Event]:
 
 
 @contextmanager
-def _store_told() -> Iterator[None]:
-    """A block in which stderr is told that a store is away, and what of it is damaged."""
+def _waits_told() -> Iterator[None]:
+    """A block in which stderr is told that a store is away and what of it is damaged, and that workers are
+    awaited."""
     handler = _Warnings(logging.WARNING)
-    STORE_LOG.addHandler(handler)
+    logs = (STORE_LOG, logging.getLogger("tasks.processes"))
+    for log in logs:
+        log.addHandler(handler)
     try:
         yield
     finally:
-        STORE_LOG.removeHandler(handler)
+        for log in logs:
+            log.removeHandler(handler)
 
 
 class _Warnings(logging.Handler):

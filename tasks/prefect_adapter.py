@@ -226,7 +226,11 @@ class ClusterThreads(LocalThreads):
 
     def __exit__(self, *error: Any) -> None:
         with self._block:
-            super().__exit__(*error)
+            try:
+                if error[0] is not None:  # threads may wait for a worker that never comes
+                    self._block.close()
+            finally:
+                super().__exit__(*error)
 
 
 class RecordStorage(WritableFileSystem):

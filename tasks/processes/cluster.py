@@ -8,6 +8,7 @@ is refused: its key would say what did not happen. Where a worker is killed, Das
 another one, four times at most; a step that is lost for good is retried as one of a process that died.
 """
 
+import logging
 import os
 import threading
 import uuid
@@ -30,8 +31,11 @@ from tasks.store.fingerprint import whole_code
 OpenClient = Callable[[], AbstractContextManager[Any]]
 """A block that has a client of a cluster. Opening it may take long."""
 PLUGIN: Final = "nightjar: stages imported"
+NOTICE_SECONDS: Final = 15.0
+"""From then on people are told that no worker has come."""
 _UNWATCHED: Final = {"distributed.worker.profile.enabled": False}
 """Workers otherwise look a hundred times a second at what they compute, for a page of Dask's."""
+_log = logging.getLogger(__name__)
 
 
 def cluster_at(address: str) -> OpenClient:
@@ -78,14 +82,16 @@ class Cluster(AbstractContextManager["Cluster"]):
         self._open = open_client
         self._stack = ExitStack()
         self._client: Future[Any] = Future()
+        self._over = threading.Event()
         self._sees: dict[Path, bool] = {}
         self._looking = threading.Lock()
 
     def __enter__(self) -> "Cluster":
-        threading.Thread(target=settle, args=(self._client, self._opened), daemon=True).start()
+        threading.Thread(target=self._begin, daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._over.set()
         with suppress(Exception):  # a cluster that could not be opened was told where it was wanted
             self._client.result()
         self._stack.close()
@@ -117,6 +123,13 @@ class Cluster(AbstractContextManager["Cluster"]):
                     return False
                 self._sees[folder] = all(found.values())
             return self._sees[folder]
+
+    def _begin(self) -> None:
+        settle(self._client, self._opened)
+        with suppress(Exception):  # what is wrong with the cluster is told where it is wanted
+            client = self._client.result()
+            while not self._over.wait(NOTICE_SECONDS) and not client.nthreads():
+                _log.warning("no worker has come to Dask's scheduler yet: steps wait for the first")
 
     def _opened(self) -> Any:
         """The client, once the workers that are there have imported what steps need.

@@ -107,6 +107,23 @@ def test_a_runner_has_a_cluster_of_its_own_from_its_beginning_to_its_end() -> No
     assert seen == ["begun", "ended"]
 
 
+def test_a_runner_whose_block_fails_ends_the_cluster_that_its_threads_wait_for() -> None:
+    lost, seen = threading.Event(), []
+
+    @contextmanager
+    def cluster() -> Iterator[None]:
+        try:
+            yield
+        finally:
+            lost.set()
+
+    runner = prefect_adapter.ClusterThreads(cluster, 1).__enter__()
+    assert runner._executor is not None
+    runner._executor.submit(lambda: seen.append(lost.wait(10)))
+    runner.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
+    assert seen == [True]
+
+
 class Kept(RecordStorage):
     """Records in a folder."""
 

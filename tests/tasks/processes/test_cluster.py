@@ -12,6 +12,7 @@ import pytest
 
 from metrics.errors import ConfigError
 from tasks.processes.workers import WorkerDied, workers, working_in
+from tests.waiting import until
 
 pytestmark = pytest.mark.services
 cluster = pytest.importorskip("tasks.processes.cluster", reason="the extra dask is not installed")
@@ -28,10 +29,10 @@ def same(value: object) -> object:
 
 
 @contextmanager
-def one_worker() -> Iterator[Any]:
+def one_worker(count: int = 1) -> Iterator[Any]:
     from distributed import Client, LocalCluster
 
-    places: dict[str, Any] = {"n_workers": 1, "threads_per_worker": 1, "processes": False}
+    places: dict[str, Any] = {"n_workers": count, "threads_per_worker": 1, "processes": False}
     with (
         LocalCluster(dashboard_address="127.0.0.1:0", **places) as own,  # type: ignore[no-untyped-call]
         Client(own, set_as_default=False) as client,  # type: ignore[no-untyped-call]
@@ -75,6 +76,22 @@ def test_a_step_that_is_lost_with_the_cluster_is_one_of_a_process_that_died(
     monkeypatch.setattr(cluster.Cluster, "compute", lambda *_: lost)
     with pytest.raises(WorkerDied, match="a step was lost in Dask's cluster: its scheduler is away"):
         there.compute(spelled, "a")
+
+
+def test_a_cluster_that_ends_before_a_worker_came_waits_for_none(tmp_path: Path) -> None:
+    with cluster.Cluster(partial(one_worker, 0)) as opened:
+        waiting = cluster.ClusterWorkers(opened, tmp_path).submit(spelled, "a")
+        assert not waiting.done()
+    with pytest.raises(WorkerDied, match="a step was lost in Dask's cluster"):
+        waiting.result(10)
+
+
+def test_people_are_told_that_no_worker_has_come(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(cluster, "NOTICE_SECONDS", 0.01)
+    with cluster.Cluster(partial(one_worker, 0)):
+        until(lambda: "no worker has come to Dask's scheduler yet" in caplog.text, "the sentence is there")
 
 
 def test_files_of_results_are_written_there_only_where_the_workers_see_the_folder(
