@@ -83,8 +83,6 @@ class Cluster(AbstractContextManager["Cluster"]):
         self._stack = ExitStack()
         self._client: Future[Any] = Future()
         self._over = threading.Event()
-        self._sees: dict[Path, bool] = {}
-        self._looking = threading.Lock()
 
     def __enter__(self) -> "Cluster":
         threading.Thread(target=self._begin, daemon=True).start()
@@ -100,29 +98,25 @@ class Cluster(AbstractContextManager["Cluster"]):
         """Waits until it is open; raises ConfigError where it can't be opened."""
         self._client.result()
 
-    def compute(self, function: str, call: bytes) -> "Future[bytes]":
-        """The reply to a call of ``function``, from whichever worker; raises ConfigError as ``wait``."""
+    def compute(self, function: str, call: bytes, seen: Path | None = None) -> "Future[bytes | None]":
+        """The reply to a call of ``function``, from whichever worker; None from one that does not see the
+        file ``seen``. Raises ConfigError as ``wait``."""
         client = self._client.result()
         name = f"{function.rpartition('.')[2]}-{uuid.uuid4().hex}"  # the first half is what Dask's pages show
-        executor = client.get_executor(pure=False)
-        reply: Future[bytes] = executor.submit(_reply_there, whole_code(), call, key=name)
+        reply: Future[bytes | None] = Future()
+        try:
+            reply = client.get_executor(pure=False).submit(_reply_there, whole_code(), call, seen, key=name)
+        except Exception as error:  # the scheduler is away
+            reply.set_exception(error)
         return reply
 
-    def sees(self, folder: Path) -> bool:
-        """Whether all workers see a folder of this machine, and can write files into it."""
-        with self._looking:
-            if folder not in self._sees:
-                token = folder / f".seen-{uuid.uuid4().hex}"
-                folder.mkdir(parents=True, exist_ok=True)
-                token.touch()
-                try:
-                    found = self._client.result().run(os.access, str(token), os.W_OK, on_error="ignore")
-                finally:
-                    token.unlink()
-                if not found:  # no worker has come yet: of those to come nothing is known
-                    return False
-                self._sees[folder] = all(found.values())
-            return self._sees[folder]
+    def has_workers(self) -> bool:
+        """Whether a worker is there now; raises ConfigError as ``wait``."""
+        client = self._client.result()
+        try:
+            return bool(client.nthreads())
+        except Exception:  # the scheduler is away
+            return False
 
     def _begin(self) -> None:
         settle(self._client, self._opened)
@@ -184,28 +178,54 @@ class ClusterWorkers(Workers):
         return done
 
     def offer(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> "Future[Any]":
-        """As of processes here, where the workers see the folder of results: what is offered may write
-        there."""
-        if self._cluster.sees(self._folder):
-            return self.submit(function, *args, **kwargs)
-        return super().offer(function, *args, **kwargs)
+        """As of processes here, where a worker is there and sees the folder of results: what is offered may
+        write there. What is lost there is computed here."""
+        call = portable_call(function, args, kwargs)
+        if call is None or not self._cluster.has_workers():
+            return super().offer(function, *args, **kwargs)
+        done: Future[Any] = Future()
+        self._folder.mkdir(parents=True, exist_ok=True)
+        token = self._folder / f".seen-{uuid.uuid4().hex}"
+        token.touch()
+
+        def compute_here() -> None:
+            settle(done, lambda: function(*args, **kwargs))
+
+        def arrived(reply: "Future[bytes | None]") -> None:
+            token.unlink(missing_ok=True)
+            try:
+                value = _value(reply)
+            except WorkerDied:
+                threading.Thread(target=compute_here, daemon=True).start()  # this one has the cluster's loop
+            except BaseException as error:
+                done.set_exception(error)
+            else:
+                done.set_result(value)
+
+        self._cluster.compute(function.__qualname__, call, token).add_done_callback(arrived)
+        return done
 
 
-def _value(reply: "Future[bytes]") -> Any:
+def _value(reply: "Future[bytes | None]") -> Any:
     try:
         replied = reply.result()
     except NightjarError:
         raise
     except BaseException as error:  # one worker after another ended, or the scheduler is away
-        raise WorkerDied(f"a step was lost in Dask's cluster: {error}") from error
+        why = str(error) or "its scheduler is away"
+        raise WorkerDied(f"a step was lost in Dask's cluster: {why}") from error
+    if replied is None:
+        raise WorkerDied("a worker of Dask does not see the folder of results")
     return Workers.value(replied)
 
 
-def _reply_there(code: str, call: bytes) -> bytes:
-    """What a worker replies to a call of a run with that code."""
+def _reply_there(code: str, call: bytes, seen: Path | None) -> bytes | None:
+    """What a worker replies to a call of a run with that code; None where it does not see a file."""
     if (own := whole_code()) != code:
         raise OtherCode(
             f"a worker of Dask on {os.uname().nodename} has imported other code or libraries "
             f"({own[:8]}) than the run ({code[:8]}): bring it to the same version and start it again"
         )
+    if seen is not None and not os.access(seen, os.W_OK):
+        return None
     return reply_to(call)

@@ -94,18 +94,51 @@ def test_people_are_told_that_no_worker_has_come(
         until(lambda: "no worker has come to Dask's scheduler yet" in caplog.text, "the sentence is there")
 
 
-def test_files_of_results_are_written_there_only_where_the_workers_see_the_folder(
-    there: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_step_for_a_scheduler_that_is_gone_is_one_of_a_process_that_died(there: Any) -> None:
+    there.start()
+    there._cluster._client.result().close()
+    with pytest.raises(WorkerDied, match="a step was lost in Dask's cluster"):
+        there.submit(spelled, "a").result()
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A word for each call that a worker has computed."""
+    words: list[str] = []
+    monkeypatch.setattr(cluster, "reply_to", lambda call: words.append("sent") or _replied(call))
+    return words
+
+
+def test_files_of_results_are_written_there_only_by_workers_that_see_the_folder(
+    there: Any, tmp_path: Path, sent: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sent: list[str] = []
-    monkeypatch.setattr(cluster, "reply_to", lambda call: sent.append("sent") or _replied(call))
+    assert there.offer(spelled, "a").result() == "a"
+    assert sent == ["sent"]
+    monkeypatch.setattr(cluster.os, "access", lambda *_: False)  # as a worker elsewhere, which came since
     assert there.offer(spelled, "a").result() == "a"
     assert sent == ["sent"]
     assert [*(tmp_path / "out").iterdir()] == []
-    monkeypatch.setattr(cluster.os, "access", lambda *_: False)
-    elsewhere = cluster.ClusterWorkers(there._cluster, tmp_path / "elsewhere")
-    assert elsewhere.offer(spelled, "a").result() == "a"
-    assert sent == ["sent"]
+
+
+def test_files_of_results_are_written_here_where_the_scheduler_is_gone(there: Any, sent: list[str]) -> None:
+    there.start()
+    there._cluster._client.result().close()
+    assert there.offer(spelled, "a").result() == "a"
+    assert sent == []
+
+
+def test_files_of_results_that_are_lost_with_the_cluster_are_written_here(
+    there: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost: Future[bytes] = Future()
+    lost.set_exception(CancelledError("its scheduler is away"))
+    monkeypatch.setattr(cluster.Cluster, "compute", lambda *_: lost)
+    assert there.offer(spelled, "a").result() == "a"
+
+
+def test_files_of_results_wait_for_no_worker(tmp_path: Path) -> None:
+    with cluster.Cluster(partial(one_worker, 0)) as opened:
+        assert cluster.ClusterWorkers(opened, tmp_path).offer(spelled, "a").result() == "a"
 
 
 def _replied(call: bytes) -> bytes:
