@@ -71,7 +71,8 @@ def _dask(address: str) -> TaskRunner[Any]:
         from tasks.processes.cluster import Cluster, cluster_at
     except ImportError as error:
         raise ConfigError("--task-runner dask needs the extra: pip install 'nightjar[dask]'") from error
-    return ClusterThreads(partial(Cluster, cluster_at(address)), CLUSTER_THREADS)
+    named = f"dask:{address}" if address else "dask"
+    return ClusterThreads(partial(Cluster, cluster_at(address), named), CLUSTER_THREADS)
 
 
 def refuse_memory(runner: str, store: str) -> None:

@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import dask
-from distributed import Client, LocalCluster, WorkerPlugin
+from distributed import Client, LocalCluster, Security, WorkerPlugin
+from distributed.comm.addressing import parse_address, parse_host_port
 from distributed.comm.registry import backends
 
 from metrics.errors import ConfigError, NightjarError
@@ -43,18 +44,44 @@ def cluster_at(address: str) -> OpenClient:
     started here with a process for each core; with that of a queue (``slurm://…``), of one whose workers are
     jobs there. The last two end with the client's block.
 
-    Raises ConfigError for a queue that dask-jobqueue does not know. Called by the process's main thread.
+    Raises ConfigError for what can't be an address, and for a queue that dask-jobqueue does not know. Called
+    by the process's main thread.
     """
     if not address:
         return partial(_client, _local_cluster)
     scheme = address.partition("://")[0]
     if scheme == address or scheme in backends:
+        _check_address(address)
         return partial(_client, lambda: nullcontext(address))
     try:
         from tasks.processes.queues import QueueAddress, queue_cluster
     except ImportError as error:
         raise ConfigError(f"{address} needs the extra queues: pip install 'nightjar[queues]'") from error
     return partial(_client, partial(queue_cluster, QueueAddress.of(address)))
+
+
+def _check_address(address: str) -> None:
+    """Raises ConfigError for what can't be the address of a scheduler, and where it needs certificates that
+    there are none of."""
+    scheme, place = parse_address(address)
+    try:
+        host, port = parse_host_port(place)
+    except ValueError:
+        host, port = "", 0
+    if not host.strip() or not 0 < port < 65536:
+        raise ConfigError(
+            f"--task-runner dask:{address}: expected the address of a scheduler, such as tcp://host:8786, or "
+            "of a queue, such as slurm://QUEUE?jobs=4"
+        )
+    try:
+        context = Security().get_connection_args("client")["ssl_context"]  # type: ignore[no-untyped-call]
+    except OSError as error:
+        raise ConfigError(f"--task-runner dask:{address}: its certificates can't be read: {error}") from error
+    if scheme in ("tls", "wss") and context is None:
+        raise ConfigError(
+            f"--task-runner dask:{address}: {scheme} needs certificates: name their files in Dask's "
+            "configuration (distributed.comm.tls)"
+        )
 
 
 def _local_cluster() -> Any:
@@ -76,10 +103,12 @@ class OtherCode(NightjarError):
 
 
 class Cluster(AbstractContextManager["Cluster"]):
-    """A cluster from the beginning of the block to its end; what opens it goes on beside the block."""
+    """A cluster from the beginning of the block to its end; what opens it goes on beside the block. ``named``
+    as ``--task-runner`` names it."""
 
-    def __init__(self, open_client: OpenClient) -> None:
+    def __init__(self, open_client: OpenClient, named: str = "dask") -> None:
         self._open = open_client
+        self._named = named
         self._stack = ExitStack()
         self._client: Future[Any] = Future()
         self._over = threading.Event()
@@ -133,9 +162,12 @@ class Cluster(AbstractContextManager["Cluster"]):
         try:
             client = self._stack.enter_context(self._open())
             client.register_plugin(Imported(), name=PLUGIN)
-        except (OSError, ImportError, RuntimeError) as error:
+        except NightjarError:
+            raise
+        except Exception as error:  # whatever Dask makes of an address
+            said = f"--task-runner {self._named}: {str(error) or type(error).__name__}"
             raise ConfigError(
-                f"--task-runner dask: {error}; its scheduler and workers need this project and its extra dask"
+                f"{said}; its scheduler and workers need this project and its extra dask"
             ) from error
         whole_code()  # beside what the run begins with
         return client

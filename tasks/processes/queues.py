@@ -5,10 +5,12 @@ NIGHTJAR_HOME, which the nodes have to see, and go with the run.
 """
 
 import inspect
+import re
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -35,7 +37,7 @@ LOOPBACK: Final = "127.0.0.1:0"
 """Where Dask's pages are: they answer everybody who reaches them."""
 
 
-def queues() -> dict[str, Callable[..., Any]]:
+def queues() -> dict[str, Any]:
     """The class of a cluster by the name of its queueing system: all that dask-jobqueue knows."""
     found = (getattr(dask_jobqueue, name) for name in dir(dask_jobqueue) if name.endswith("Cluster"))
     return {one.job_cls.default_config_name(): one for one in found if hasattr(one, "job_cls")}
@@ -46,8 +48,9 @@ class QueueAddress:
     """``slurm://QUEUE?jobs=4&cores=8&memory=32GB&walltime=02:00:00``: so many jobs, each with a worker
     process a core.
 
-    What else stands there goes to the class of dask-jobqueue, a word that stands twice as a list; what does
-    not is taken from its configuration (``jobqueue.slurm``).
+    What else stands there goes to the job's class of dask-jobqueue, as it is written; that of which it takes
+    several may stand there several times. What does not stand there is taken from its configuration
+    (``jobqueue.slurm``).
     """
 
     text: str
@@ -57,33 +60,66 @@ class QueueAddress:
 
     @classmethod
     def of(cls, address: str) -> "QueueAddress":
-        """Raises ConfigError for an unknown system, and where the number of jobs is not there."""
-        url = urlsplit(address)
+        """Raises ConfigError for an unknown system, where the number of jobs is not there, and for what its
+        jobs do not take."""
+        try:
+            url = urlsplit(address)
+            # A plus sign is one: this is no form of a browser.
+            words = parse_qs(url.query.replace("+", "%2B"), strict_parsing=True) if url.query else {}
+        except ValueError as error:
+            raise ConfigError(f"{address}: {error}") from error
         known = queues()
         if url.scheme not in known:
             hint = nearest(url.scheme, known)
             said = f"no queueing system {url.scheme!r}{hint} (known: {', '.join(known)})"
             raise ConfigError(f"{address}: {said}")
+        job_class = known[url.scheme].job_cls
         try:
-            words = parse_qs(url.query, strict_parsing=True) if url.query else {}
-        except ValueError as error:
+            found = dict(_argument(job_class, key.replace("-", "_"), given) for key, given in words.items())
+            jobs = found.pop("jobs", None)
+            if not isinstance(jobs, int):
+                raise ValueError(f"say how many jobs, such as {url.scheme}://{url.netloc}?jobs=4")
+            if url.netloc:
+                found["queue"] = url.netloc
+            if "cores" in found:
+                found.setdefault("processes", found["cores"])  # steps hold Python's lock
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", FutureWarning)  # of old names: told when the cluster begins
+                job_class("", name="", **found).job_script()
+        except Exception as error:  # whatever a job makes of words it does not expect
             raise ConfigError(f"{address}: {error}") from error
-        values = {
-            key.replace("-", "_"): [int(one) if one.isdigit() else one for one in given]
-            for key, given in words.items()
-        }
-        found: dict[str, Any] = {key: one if len(one) > 1 else one[0] for key, one in values.items()}
-        jobs = found.pop("jobs", 0)
-        if not isinstance(jobs, int) or jobs < 1:
-            raise ConfigError(f"{address}: say how many jobs, such as {url.scheme}://{url.netloc}?jobs=4")
-        for key in ("job_extra_directives", "worker_extra_args"):
-            if key in found and not isinstance(found[key], list):
-                found[key] = [found[key]]
-        if url.netloc:
-            found["queue"] = url.netloc
-        if "cores" in found:
-            found.setdefault("processes", found["cores"])  # steps hold Python's lock
         return cls(address, url.scheme, jobs, found)
+
+
+_COUNTS: Final = ("jobs", "cores", "processes")
+_OLD_LISTS: Final = ("env_extra", "extra", "header_skip", "job_extra")
+"""Names that dask-jobqueue gave up and still takes."""
+
+
+def _argument(job_class: Any, name: str, given: list[str]) -> tuple[str, Any]:
+    """An argument of a job by the words of an address. Raises ValueError for what it can't be."""
+    of_cluster = inspect.signature(dask_jobqueue.core.JobQueueCluster.__init__).parameters
+    of_job = inspect.signature(dask_jobqueue.core.Job.__init__).parameters
+    if name in ("scheduler", "name", "security") or (name in of_cluster and name not in of_job):
+        raise ValueError(f"{name} is no argument of a job")
+    usual = dask.config.merge(*dask.config.defaults)["jobqueue"][job_class.default_config_name()]
+    kind = list if name in _OLD_LISTS else type(usual.get(name.replace("_", "-")))
+    if kind is list:
+        return name, given
+    if kind is dict:
+        if unnamed := [one for one in given if "=" not in one]:
+            raise ValueError(f"{name}={unnamed[0]}: expected NAME=VALUE")
+        return name, dict(one.split("=", 1) for one in given)
+    if len(given) > 1:
+        raise ValueError(f"{name} stands there twice")
+    (word,) = given
+    if name == "config_name" and dask.config.get(f"jobqueue.{word}", None) is None:
+        raise ValueError(f"{name}={word}: Dask's configuration has no jobqueue.{word}")
+    # Digits with a zero before them are a name, an account's or so.
+    number = int(word) if re.fullmatch("[1-9][0-9]*", word) else None
+    if name in _COUNTS and number is None:
+        raise ValueError(f"{name}={word}: expected a whole number from 1 on")
+    return name, {"true": True, "false": False}.get(word, word if number is None else number)
 
 
 @contextmanager
@@ -91,9 +127,9 @@ def queue_cluster(address: QueueAddress) -> Iterator[Any]:
     """A block with the cluster of an address, of which the queueing system accepted a job; at its end the
     jobs are cancelled.
 
-    Raises ConfigError for an argument that its class does not take, and where a job is not accepted.
+    Raises ConfigError for an argument that the cluster does not take, and where a job is not accepted.
     """
-    cluster_class: Any = queues()[address.system]
+    cluster_class = queues()[address.system]
     accepted: Future[None] = Future()
     usual = dask.config.get(f"jobqueue.{address.system}.worker-extra-args", [])
     extra = address.arguments.get("worker_extra_args", usual)
@@ -114,14 +150,9 @@ def queue_cluster(address: QueueAddress) -> Iterator[Any]:
                 "worker_extra_args": [*extra, "--no-dashboard", "--dashboard-address", LOOPBACK],
             }
         )
-        of_cluster = inspect.signature(dask_jobqueue.core.JobQueueCluster.__init__).parameters
         try:
-            # A job alone first: a cluster that could not be made complains again when it is forgotten.
-            cluster_class.job_cls(
-                "", name="", **{key: one for key, one in arguments.items() if key not in of_cluster}
-            )
             cluster = cluster_class(job_cls=_reporting(cluster_class.job_cls, accepted), **arguments)
-        except (TypeError, ValueError) as error:
+        except Exception as error:  # whatever becomes of words that it does not expect
             raise ConfigError(f"{address.text}: {error}") from error
         stack.callback(cluster.close)
         try:

@@ -1,5 +1,6 @@
 """Steps on a Dask cluster, whose one worker is a thread of the test's own process."""
 
+import re
 from collections.abc import Iterator
 from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager
@@ -168,5 +169,41 @@ def test_a_cluster_that_is_not_there_is_told_where_it_is_wanted() -> None:
     with (
         cluster.Cluster(nowhere) as opened,
         pytest.raises(ConfigError, match="--task-runner dask: Timed out trying to connect to tcp://"),
+    ):
+        cluster.ClusterWorkers(opened, Path()).start()
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "LocalCluster",
+        "8786",
+        " ",
+        "tcp:/x",
+        "tcp://",
+        "tcp://localhost",
+        "tcp://localhost:abc",
+        "tcp://h:99999",
+    ],
+)
+def test_an_address_that_can_not_be_a_schedulers_is_refused_before_a_run_begins(address: str) -> None:
+    with pytest.raises(ConfigError, match=f"{re.escape(address)}: expected .* such as tcp://host:8786"):
+        cluster.cluster_at(address)
+
+
+def test_an_address_with_tls_needs_certificates() -> None:
+    with pytest.raises(ConfigError, match=r"dask:tls://host:8786: .*distributed\.comm\.tls"):
+        cluster.cluster_at("tls://host:8786")
+
+
+def test_whatever_opening_a_cluster_raises_names_its_address() -> None:
+    @contextmanager
+    def nowhere() -> Iterator[Any]:
+        raise TypeError("expected `ssl_context`")
+        yield
+
+    with (
+        cluster.Cluster(nowhere, "dask:tls://host:8786") as opened,
+        pytest.raises(ConfigError, match="--task-runner dask:tls://host:8786: expected `ssl_context`"),
     ):
         cluster.ClusterWorkers(opened, Path()).start()

@@ -1,8 +1,10 @@
 """Workers as jobs of a queueing system, whose commands are scripts here that start the job beside."""
 
+import re
 import stat
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import psutil
@@ -106,12 +108,68 @@ def test_ctrl_c_does_what_it_did() -> None:
     [
         ("slurrm://normal?jobs=1", r"no queueing system 'slurrm'; did you mean 'slurm'\?.*known: .*pbs"),
         ("slurm://normal", r"say how many jobs, such as slurm://normal\?jobs=4"),
-        ("slurm://normal?jobs=none", "say how many jobs"),
+        ("slurm://normal?jobs=none", "jobs=none: expected a whole number from 1 on"),
         ("slurm://normal?jobs=2", "must specify how much cores and memory"),
         ("slurm://normal?jobs=2&cores=1&memory=1GB&wall_time=1", "wall_time"),
         ("slurm://normal?jobs", "bad query field"),
+        ("slurm://[gpu?jobs=1", "Invalid IPv6 URL"),
+        ("slurm://normal?jobs=²", "jobs=²: expected a whole number from 1 on"),
+        ("slurm://normal?jobs=2&cores=0&memory=1GB", "cores=0: expected a whole number from 1 on"),
+        ("slurm://normal?jobs=2&cores=two&memory=1GB", "cores=two: expected a whole number from 1 on"),
+        ("slurm://normal?jobs=2&cores=2&processes=²&memory=1GB", "processes=²: expected a whole number"),
+        ("slurm://normal?jobs=2&cores=1&memory=lots", "lots"),
+        ("slurm://normal?jobs=2&cores=1&memory=1GB&config_name=zzz", "has no jobqueue.zzz"),
+        ("slurm://normal?jobs=2&cores=1&memory=1GB&account=a&account=b", "account stands there twice"),
+        (
+            "slurm://normal?jobs=2&cores=1&memory=1GB&asynchronous=true",
+            "asynchronous is no argument of a job",
+        ),
+        ("htcondor://?jobs=2&cores=1&memory=1GB", "how much disk"),
+        ("htcondor://?jobs=2&cores=1&memory=1GB&disk=1GB&job_extra_directives=a", "a: expected NAME=VALUE"),
     ],
 )
-def test_an_address_that_can_not_be_is_refused(address: str, said: str, commands: Path) -> None:
-    with pytest.raises(ConfigError, match=f"(?s){said}"), cluster_at(address)():
+def test_an_address_that_can_not_be_is_refused_before_a_run_begins(address: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=f"(?s){re.escape(address)}.*{said}"):
+        cluster_at(address)
+
+
+def test_what_the_cluster_itself_refuses_names_the_address(commands: Path) -> None:
+    address = "slurm://normal?jobs=2&cores=1&memory=1GB&interface=none0"
+    with pytest.raises(ConfigError, match=f"{re.escape(address)}: .*none0"), cluster_at(address)():
         pass
+
+
+@pytest.mark.parametrize(
+    ("words", "lines"),
+    [
+        ("account=0042&walltime=0300", ["#SBATCH -A 0042", "#SBATCH -t 0300"]),
+        ("job_script_prologue=export%20X=1", ["export X=1"]),
+        ("job_script_prologue=module%20load%20a&job_script_prologue=b", ["module load a", "b"]),
+        ("job_directives_skip=-t", ["#SBATCH -n 1", "#SBATCH -p normal"]),
+        ("job_extra_directives=--constraint=a+b", ["#SBATCH --constraint=a+b"]),
+        ("job_extra_directives=7&job-cpu=3", ["#SBATCH 7", "#SBATCH --cpus-per-task=3"]),
+        ("env_extra=export%20X=1", ["export X=1"]),
+    ],
+)
+def test_words_of_an_address_stand_in_the_job_as_they_are_written(words: str, lines: list[str]) -> None:
+    script = job_script(f"slurm://normal?jobs=1&cores=2&memory=1GB&{words}").splitlines()
+    assert [line for line in lines if line in script] == lines
+    assert ("#SBATCH -t 00:30:00" in script) is not ("-t" in words or "walltime" in words)
+
+
+def test_a_jobs_worker_has_no_nanny_where_an_address_says_so() -> None:
+    address = "slurm://normal?jobs=1&cores=2&memory=1GB"
+    assert " --nanny " in job_script(address)
+    assert " --no-nanny " in job_script(f"{address}&nanny=false")
+
+
+def test_directives_of_htcondor_have_names_and_values() -> None:
+    address = "htcondor://?jobs=1&cores=1&memory=1GB&disk=1GB&job_extra_directives=requirements=a=b"
+    assert "requirements = a=b\n" in job_script(address)
+
+
+def job_script(address: str) -> str:
+    found = queues.QueueAddress.of(address)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # of names that dask-jobqueue gave up
+        return str(queues.queues()[found.system].job_cls("", name="", **found.arguments).job_script())
