@@ -54,6 +54,7 @@ from tasks.history.layout import known_runs, record_run
 from tasks.history.prune import active_run
 from tasks.models.control import Interrupted, RunControl, controlled
 from tasks.preflight import preflight
+from tasks.processes.endings import ended_with_process
 from tasks.store.durations import duration_text
 from tasks.store.home import default_store
 from tasks.store.storage import Store
@@ -182,7 +183,7 @@ async def evaluate(config: EvalConfig, options: RunOptions = DEFAULT_OPTIONS) ->
     # the certificate authorities for it, which takes longer than all else that Prefect does for a task.
     client = SyncClientContext.get_or_create()
     run_id, flow_run_id = str(run.options.run_id), str(flow_run.id)
-    mark = active_run(run.workspace.open(), run_id)
+    mark = ended_with_process(active_run(run.workspace.open(), run_id))
     watched = under_control(run_id, flow_run_id, config.timeout)
     if not run.plan.models:
         return Completed(message="no checkpoint is new", name="NothingNew")

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from prefect import Flow
 from prefect.client.schemas.objects import State
@@ -52,6 +52,7 @@ from tasks.load import keep_ahead, load
 from tasks.models.control import interrupted
 from tasks.models.records import asked_and_reused
 from tasks.preflight import Checks, check_ahead, survey, try_item
+from tasks.processes.endings import ending_all
 from tasks.processes.workers import WorkerDied, cores, import_stages, prepare
 from tasks.reporting import numbers
 from tasks.reporting.diagnostics.findings import Diagnostic, Example
@@ -67,6 +68,9 @@ from tasks.store.outputs import RESPONSES
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+ENDING_SECONDS: Final = 5.0
+"""How long Ctrl-C waits for what has to be ended with the process."""
 
 
 @dataclass(frozen=True)
@@ -520,7 +524,8 @@ def _unwritable(option: str, folder: Path) -> Iterator[str]:
 
 
 class interruptible:  # noqa: N801 - reads as a verb where it is used
-    """Ctrl-C ends the process at once: every finished response has been kept before it counted as done."""
+    """Ctrl-C ends the process at once: every finished response has been kept before it counted as done. What
+    others would meet is ended first, for a few seconds at most; a second Ctrl-C does not wait for that."""
 
     def __enter__(self) -> None:
         self._before = {
@@ -532,15 +537,21 @@ class interruptible:  # noqa: N801 - reads as a verb where it is used
             signal.signal(number, handler)
 
     def _stop(self, number: int, _frame: FrameType | None) -> None:
-        signal.signal(number, signal.SIG_IGN)
+        for again in self._before:
+            signal.signal(again, _leave)
         interrupted.set()  # what is in flight is dropped, what is answered is flushed
         print(
             "\ninterrupted: finished responses are kept; the same command goes on from them", file=sys.stderr
         )
-        _cancel_flow_run()
+        with ending_all(ENDING_SECONDS):
+            _cancel_flow_run()
         sys.stderr.flush()
         # Threads may be in the middle of requests: nothing that still has to be written is in memory only.
-        os._exit(INTERRUPTED)
+        _leave()
+
+
+def _leave(*_: object) -> None:
+    os._exit(INTERRUPTED)
 
 
 def _cancel_flow_run() -> None:

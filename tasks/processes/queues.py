@@ -23,6 +23,7 @@ import dask
 from distributed import Security, Status
 
 from metrics.errors import ConfigError, nearest
+from tasks.processes.endings import ended_with_process
 from tasks.store.home import home
 
 # Its import has Ctrl-C end the process at once, without what a run still writes down.
@@ -124,8 +125,8 @@ def _argument(job_class: Any, name: str, given: list[str]) -> tuple[str, Any]:
 
 @contextmanager
 def queue_cluster(address: QueueAddress) -> Iterator[Any]:
-    """A block with the cluster of an address, of which the queueing system accepted a job; at its end the
-    jobs are cancelled.
+    """A block with the cluster of an address, of which the queueing system accepted a job; at its end, and
+    where Ctrl-C ends the process, the jobs are cancelled.
 
     Raises ConfigError for an argument that the cluster does not take, and where a job is not accepted.
     """
@@ -133,7 +134,7 @@ def queue_cluster(address: QueueAddress) -> Iterator[Any]:
     accepted: Future[None] = Future()
     usual = dask.config.get(f"jobqueue.{address.system}.worker-extra-args", [])
     extra = address.arguments.get("worker_extra_args", usual)
-    with ExitStack() as stack:
+    with ended_with_process(ExitStack()) as stack:
         home().mkdir(parents=True, exist_ok=True)
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="certificates-", dir=home())))
         if shlex.quote(str(folder)) != str(folder):

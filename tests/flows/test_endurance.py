@@ -55,6 +55,8 @@ def test_killed_run_is_gone_on_with_and_asks_for_what_is_missing(
         asked = running.stats()["received"]
         assert ITEMS // 2 <= asked < ITEMS
         assert code == (-number if number is signal.SIGKILL else 130)
+        marks = len([*(tmp_path / "store" / "active").iterdir()])  # of a run in progress, for who prunes
+        assert marks == (1 if number is signal.SIGKILL else 0)
 
         again = evaluate(config, "--json")
         assert again.code == 0, again.err

@@ -2,13 +2,19 @@
 
 import json
 import signal
+import sys
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from flows.command_line import INTERRUPTED, command_line, new_app, warn
+from flows.eval import session
+from tasks.models.control import interrupted
+from tasks.processes.endings import ended_with_process
 
 Evaluate = Callable[..., Any]
 
@@ -111,6 +117,54 @@ def test_an_interruption_that_becomes_another_error_is_one(
     assert getattr(raised.value, "code", INTERRUPTED) == INTERRUPTED
     assert capsys.readouterr().err == ""
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.fixture
+def leaving(interruptible: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What ends the process raises SystemExit here."""
+    monkeypatch.setattr(session.os, "_exit", sys.exit)
+    yield
+    interrupted.clear()
+
+
+@contextmanager
+def ended_by(end: Callable[[], object]) -> Iterator[None]:
+    yield
+    end()
+
+
+@pytest.mark.usefixtures("leaving")
+def test_ctrl_c_ends_what_would_stay_behind() -> None:
+    seen: list[str] = []
+    with (
+        pytest.raises(SystemExit) as raised,
+        session.interruptible(),
+        ended_with_process(ended_by(lambda: seen.append("jobs are cancelled"))),
+    ):
+        signal.raise_signal(signal.SIGINT)
+    assert (raised.value.code, seen) == (INTERRUPTED, ["jobs are cancelled"])
+
+
+@pytest.mark.usefixtures("leaving")
+@pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_ctrl_c_waits_for_nothing(second: signal.Signals, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "ENDING_SECONDS", 600)
+    released, main = threading.Event(), threading.main_thread().ident
+    assert main is not None
+
+    def stuck() -> None:
+        signal.pthread_kill(main, second)
+        released.wait()
+
+    with (
+        pytest.raises(SystemExit) as raised,
+        session.interruptible(),
+        ended_with_process(ended_by(stuck)),
+    ):
+        signal.raise_signal(signal.SIGINT)
+    assert raised.value.code == INTERRUPTED
+    assert not released.is_set()
+    released.set()
 
 
 def test_a_warning_is_printed_once_in_a_command(capsys: pytest.CaptureFixture[str]) -> None:

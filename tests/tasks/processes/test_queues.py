@@ -12,6 +12,7 @@ import pytest
 
 from metrics.errors import ConfigError
 from tasks.processes.cluster import cluster_at
+from tasks.processes.endings import ending_all
 from tests.waiting import until
 
 queues = pytest.importorskip("tasks.processes.queues", reason="the extra queues is not installed")
@@ -75,6 +76,17 @@ def test_steps_are_computed_by_jobs_that_end_with_the_run(commands: Path, tmp_pa
     assert modes == {0o600}
     until(lambda: (commands / "cancelled").exists(), "the job is cancelled")
     assert not list((tmp_path / "home").glob("certificates-*"))
+
+
+def test_jobs_and_certificates_end_with_a_process_that_is_ended_meanwhile(
+    commands: Path, tmp_path: Path
+) -> None:
+    queue_here(commands)
+    with cluster_at("slurm://normal?jobs=1&cores=1&memory=1GB")():
+        with ending_all(60):
+            pass
+        assert (commands / "cancelled").exists()
+        assert not list((tmp_path / "home").glob("certificates-*"))
 
 
 def test_a_job_that_is_not_accepted_is_told_and_not_waited_for(commands: Path) -> None:
