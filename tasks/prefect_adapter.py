@@ -22,6 +22,7 @@ which Prefect starts for itself.
 """
 
 import asyncio
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from copy import copy
@@ -220,17 +221,22 @@ class ClusterThreads(LocalThreads):
         return type(self)(self._new_cluster, self._max_workers)
 
     def __enter__(self) -> "ClusterThreads":
+        self._ending = threading.Lock()  # not before: a runner may be sent to another process
         self.cluster = self._block.enter_context(self._new_cluster())
         super().__enter__()
         return self
 
+    def end_cluster(self) -> None:
+        """Ends the cluster before the flow run: threads may wait for a worker that never comes."""
+        with self._ending:
+            self._block.close()
+
     def __exit__(self, *error: Any) -> None:
-        with self._block:
-            try:
-                if error[0] is not None:  # threads may wait for a worker that never comes
-                    self._block.close()
-            finally:
-                super().__exit__(*error)
+        with ExitStack() as last:
+            last.callback(self.end_cluster)
+            last.callback(super().__exit__, *error)
+            if error[0] is not None:
+                self.end_cluster()
 
 
 class RecordStorage(WritableFileSystem):

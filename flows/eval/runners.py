@@ -96,3 +96,10 @@ def computing(
 
         return working_in(ClusterWorkers(run.task_runner.cluster, folder))
     return working(processes_for(1 if store.in_memory else asked, cells))
+
+
+def end_cluster() -> None:
+    """Ends the cluster of the current flow run, if it has one: what waits for its workers is lost."""
+    run = FlowRunContext.get()
+    if run is not None and isinstance(run.task_runner, ClusterThreads):
+        run.task_runner.end_cluster()

@@ -1,16 +1,20 @@
 """How many processes a run has, and a Dask cluster's address."""
 
 import socket
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from types import SimpleNamespace
 
+import httpx
 import pytest
 
-from flows.eval import runners
+from flows.eval import flow, runners
 from flows.eval.runners import MANY_RESPONSES, computing, processes_for, task_runner_named
 from flows.plan.steps import Cell
+from tasks.prefect_adapter import ClusterThreads
 from tasks.store.storage import Store
+from tests.waiting import until
 
 
 @pytest.mark.parametrize(
@@ -54,6 +58,27 @@ def test_a_store_in_memory_keeps_the_steps_in_its_process(
     monkeypatch.setattr(runners.FlowRunContext, "get", lambda: run)
     with computing(3, [Cell("m", "p", 0, MANY_RESPONSES)], tmp_path, Store(store)) as workers:
         assert workers.count == processes
+
+
+def test_a_run_that_is_stopped_waits_for_no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[str] = []
+
+    @contextmanager
+    def cluster() -> Iterator[None]:
+        yield
+        ended.append("ended")
+
+    monkeypatch.setattr(flow, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(flow, "get_client", lambda **_: nullcontext(SimpleNamespace(read_flow_run=_away)))
+    with ClusterThreads(cluster, 1) as runner:
+        monkeypatch.setattr(runners.FlowRunContext, "get", lambda: SimpleNamespace(task_runner=runner))
+        with flow.under_control("run", "00000000-0000-0000-0000-000000000000") as control:
+            control.stop("cancelled", "the run was cancelled")
+            until(lambda: ended, "the cluster is ended")
+
+
+def _away(_id: object) -> None:
+    raise httpx.ConnectError("the server does not answer")
 
 
 @pytest.mark.services

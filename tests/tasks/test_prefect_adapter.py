@@ -107,21 +107,32 @@ def test_a_runner_has_a_cluster_of_its_own_from_its_beginning_to_its_end() -> No
     assert seen == ["begun", "ended"]
 
 
+@contextmanager
+def awaited(lost: threading.Event) -> Iterator[None]:
+    """A cluster without workers: what waits for it goes on once it is lost."""
+    assert not lost.is_set()
+    try:
+        yield
+    finally:
+        lost.set()
+
+
 def test_a_runner_whose_block_fails_ends_the_cluster_that_its_threads_wait_for() -> None:
     lost, seen = threading.Event(), []
-
-    @contextmanager
-    def cluster() -> Iterator[None]:
-        try:
-            yield
-        finally:
-            lost.set()
-
-    runner = prefect_adapter.ClusterThreads(cluster, 1).__enter__()
+    runner = prefect_adapter.ClusterThreads(lambda: awaited(lost), 1).__enter__()
     assert runner._executor is not None
     runner._executor.submit(lambda: seen.append(lost.wait(10)))
     runner.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
     assert seen == [True]
+
+
+def test_a_runners_cluster_can_be_ended_before_its_block() -> None:
+    lost = threading.Event()
+    with prefect_adapter.ClusterThreads(lambda: awaited(lost), 1) as runner:
+        assert runner._executor is not None
+        waiting = runner._executor.submit(lost.wait, 60)
+        runner.end_cluster()
+        assert waiting.result() is True
 
 
 class Kept(RecordStorage):
