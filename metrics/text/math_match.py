@@ -189,7 +189,7 @@ def _boxed_where_due(references: Sequence[Any], *, answer: str = "auto", **_: An
 @metric(
     "math_match",
     batched=True,
-    version=2,
+    version=3,
     endless=True,
     extra="math",
     libraries=("math-verify", "sympy", "latex2sympy2_extended"),
@@ -290,6 +290,16 @@ _COMMAND: Final = re.compile(r"\\[a-zA-Z]+(\{[a-zA-Z ]*\})?")
 _WORD: Final = re.compile(r"[a-zA-Z]{4,}")
 _WORDS: Final = re.compile(r"[a-zA-Z]{2,}( [a-zA-Z]+)*")
 _LONGEST: Final = 200
+_ONE_NUMBER: Final = re.compile(
+    r"""
+    (?:(?:[a-zA-Z]+,?\s+)*(?:is|are|was|get|got|so)\s+)?      # prose without a long word: it is 5
+    \**[-+\u2212]?\s*\\?[$€£¥₹]?
+    (?:\d{1,3}(?:[ ]\d{3})+(?:\.\d+)?|\d[\d,]*(?:\.\d+)?|\.\d+)
+    (?:\s*\\?%|(?P<unit>\s+(?!pi\b)(?:[a-zA-Z]{2,3}|[a-zA-Z]{1,3}/[a-zA-Z]{1,3})))?  # 2x is no 2
+    \.?\**
+    """,
+    re.VERBOSE,
+)
 
 Readings = list[list[Any]]
 
@@ -304,21 +314,22 @@ def _parsed(text: str, drop_units: bool) -> Readings:
     latex = replace(latex, normalization_config=replace(latex.normalization_config, units=drop_units))
     targets = (latex, ExprExtractionConfig())
     # Without its clocks, which work in a process's main thread alone: ours is the kernel's.
-    found = [parse(one, targets, parsing_timeout=None) for one in _forms(text.strip())]
+    found = [parse(one, targets, parsing_timeout=None) for one in _forms(text.strip(), drop_units)]
     return [reading for reading in found if reading] or [[text.strip()]]
 
 
-def _forms(text: str) -> list[str]:
+def _forms(text: str, drop_units: bool) -> list[str]:
     """What math-verify is given: a formula, or a word, that stands alone between dollar signs, since outside
-    of them it reads the last number of ``(2, 4)``."""
+    of them it reads one number of ``(2, 4)`` and of ``9:30``; one number as it stands, too."""
     if len(text) > _LONGEST or _DELIMITERS.search(text):
         return [text]
     if _WORDS.fullmatch(text):
         return [f"$\\text{{{text}}}$"]
     if _WORD.search(_COMMAND.sub("", text)):
         return [text]
-    signs = re.search(r"[][\\(){}^_=<>]", text)
-    return [f"${text}$"] if signs else [text, f"${text}$"]
+    number = _ONE_NUMBER.fullmatch(text)
+    alone = number is not None and (drop_units or not number["unit"])
+    return [text, f"${text}$"] if alone else [f"${text}$"]
 
 
 def _equal(gold: Readings, own: Readings, precision: int, strict: bool) -> bool:

@@ -47,6 +47,34 @@ def test_what_is_not_equal_is_wrong(gold: str, own: str | None) -> None:
     assert not same(gold, own)
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("9:30", "9:45"), ("3:4", "3:5"), ("5 or 6", "6"), ("-3, 2", "2"), ("2024-05-01", "2024-06-01"),
+        ("9:30 am", "9:45 am"), ("5 ft 6 in", "6"), ("x + 5", "5"), ("2x", "2"), ("2 pi", "2"), ("x, 5", "5"),
+        ("x or 5", "5"), ("ln 2", "2"), ("it is 9:30", "30"),
+    ],
+)  # fmt: skip
+def test_a_text_with_more_than_a_number_is_more_than_that_number(one: str, other: str) -> None:
+    assert not same(one, other)
+    assert not same(other, one)
+    assert not same(one, rf"\boxed{{{other}}}")
+    assert not same(rf"\boxed{{{one}}}", other)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("1/2", "0.5"), ("1,234", "1234"), ("1 234", "1234"), ("10 km", "10"), ("5%", "0.05"), ("€5", "5"),
+        ("12,5", "12.5"), ("5 USD", "5"), ("8 m/s", "8"), ("**5**", "5"), ("\u22125", "-5"), ("5.", "5"),
+        ("9:30", "9:30"), ("1 or 2", "2 or 1"), ("x=5", "5"), ("so we get 5 km", "5"), ("n is 5", "5"),
+    ],
+)  # fmt: skip
+def test_a_number_and_its_dress_are_that_number(one: str, other: str) -> None:
+    assert same(one, other)
+    assert same(other, one)
+
+
 MONEY = [
     r"\$32,348", r"\$5", r"\$18.90", r"\$1{,}000", r"\$.05", r"-\$5", r"32\$", r"(\$1, \$2)",
     r"\$3.50\text{ per pound}",
@@ -92,6 +120,7 @@ def test_units_precision_and_strictness_are_choices() -> None:
     assert not same("x+1", "y+1")
     assert same("5", r"$5 \text{ cm}$")
     assert not same("$5$", r"$5 \text{ cm}$", drop_units=False)
+    assert not same("5", "5 cm", drop_units=False)
 
 
 @pytest.mark.parametrize("arguments", [{"answer": "lst"}, {"normalise": "minerwa"}])
