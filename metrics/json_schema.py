@@ -3,9 +3,12 @@
 import json
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 from metrics.registry import metric
+
+_DEEP: Final = 50
+"""Levels that any answer may have; far more of them take all of Python's stack."""
 
 
 @metric(
@@ -31,17 +34,43 @@ def json_schema_valid(
         value = predictions[0] if not isinstance(predictions[0], str) else _read(predictions[0])
     except ValueError as error:
         return {"json_schema_valid": 0.0, "error": f"not JSON: {error}"}
-    wrong = min(_validator(json.dumps(given, sort_keys=True)).iter_errors(value), key=_place, default=None)
+    wrong = _first_error(_validator(json.dumps(given, sort_keys=True)), value)
     if wrong is None:
         return {"json_schema_valid": 1.0}
-    return {"json_schema_valid": 0.0, "error": f"{wrong.json_path}: {wrong.message}"[:400]}
+    # A key may hold half a character, which no file can.
+    return {"json_schema_valid": 0.0, "error": wrong[:400].encode("utf-8", "backslashreplace").decode()}
+
+
+def _first_error(validator: Any, value: Any) -> str | None:
+    """What is wrong with an answer, and where; None: nothing."""
+    try:
+        wrong = min(validator.iter_errors(value), key=_place, default=None)
+    except OverflowError as error:
+        return f"holds a number that is too large to check: {error}"
+    except RecursionError:
+        if _levels(value) < _DEEP:  # then the schema refers to itself for ever
+            raise
+        return "is nested too deeply to check"
+    return None if wrong is None else f"{wrong.json_path}: {wrong.message}"
+
+
+def _levels(value: Any) -> int:
+    """How deep lists and objects lie inside each other; 0 for any other value."""
+    levels, layer = 0, [value]
+    while layer := [one for one in layer if isinstance(one, list | dict)]:
+        layer = [inner for one in layer for inner in (one.values() if isinstance(one, dict) else one)]
+        levels += 1
+    return levels
 
 
 def _read(text: str) -> Any:
     def refuse(name: str) -> Any:
         raise ValueError(f"{name} is no JSON value")
 
-    return json.loads(text, parse_constant=refuse)
+    try:
+        return json.loads(text, parse_constant=refuse)
+    except RecursionError:  # an answer that loops
+        raise ValueError("nested too deeply") from None
 
 
 def _place(error: Any) -> tuple[int, str]:

@@ -164,12 +164,15 @@ def json_match(
             raise MetricError(f"json_match: row {row} has no reference to compare with", row)
         try:
             own = _parsed(prediction)
+            differences = [
+                first_difference(target, own, structure_only, ignore_order, abs_tol) for target in targets
+            ]
         except ValueError as error:
             details[row] = {"difference": f"not JSON: {error}"}
             continue
-        differences = [
-            first_difference(target, own, structure_only, ignore_order, abs_tol) for target in targets
-        ]
+        except RecursionError:
+            details[row] = {"difference": "nested too deeply to be compared"}
+            continue
         score[row] = None in differences
         if None not in differences:
             details[row] = {"difference": differences[0]}
@@ -186,7 +189,10 @@ def _parsed(value: Any) -> Any:
     text = value.strip()
     if text.startswith("```") and text.endswith("```"):
         text = text[3:-3].removeprefix("json")
-    return json.loads(text)
+    try:
+        return json.loads(text)
+    except RecursionError:  # an answer that loops
+        raise ValueError("nested too deeply") from None
 
 
 def _reference_json(gold: Any, row: int) -> Any:
@@ -277,6 +283,9 @@ def _kind(value: Any) -> str:
 
 
 def _equal(left: Any, right: Any, abs_tol: float) -> bool:
-    if _kind(left) == "number":
+    if _kind(left) != "number" or left == right:
+        return bool(left == right)
+    try:
         return math.isclose(left, right, rel_tol=1e-12, abs_tol=abs_tol)
-    return bool(left == right)
+    except OverflowError:  # an integer that no float holds
+        return False

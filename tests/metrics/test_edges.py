@@ -145,12 +145,50 @@ def test_no_prediction_is_wrong_or_an_empty_text(name: str, build: Any) -> None:
 
 
 @pytest.mark.parametrize("name", TEXT)
-@pytest.mark.parametrize("text", ["nan", "inf", "-Infinity", "1e999", "NaN", "", "\0", "\ud800"])
+@pytest.mark.parametrize("text", ["nan", "inf", "-Infinity", "1e999", "NaN", "", "\0", "\ud800", "9" * 5000])
 def test_texts_that_look_like_no_number_have_a_score_as_any_other(name: str, build: Any, text: str) -> None:
     low, high = METRICS[name].bounds
     score = float(of_texts(build(name), [text]).score[0])
     assert low <= score <= high
     assert math.isfinite(score)
+
+
+DEEP, NESTED, LONG = "[" * 2000, "[" * 400 + "]" * 400, "1" + "0" * 400
+RECURSIVE = {"type": ["array", "number"], "items": {"$ref": "#"}}
+
+
+@pytest.mark.parametrize(
+    ("name", "gold", "right", "looping"),
+    [
+        ("json_match", '{"a": 1}', '{"a": 1}', DEEP),
+        ("json_match", '{"a": 1}', '{"a": 1}', f'{{"a": {LONG}}}'),
+        ("json_match", '{"a": 1.5}', '{"a": 1.5}', f'{{"a": {LONG}}}'),
+        ("json_match", "[1]", "[1]", NESTED),
+        ("json_schema_valid", {"type": "integer"}, "1", DEEP),
+        ("json_schema_valid", {"type": "number", "multipleOf": 0.5}, "1", LONG),
+        ("json_schema_valid", RECURSIVE, "[[1]]", NESTED),
+        ("json_schema_valid", {"uniqueItems": True}, "[]", f"[{NESTED}, {NESTED}]"),
+        ("numeric_match", "1", "1", "9" * 5000),
+        ("numeric_match", "1", "1", LONG),
+        ("math_match", "1", "1", "9" * 5000),
+        ("math_match", "1", "1", "$" + "\\frac{" * 500),
+    ],
+)  # fmt: skip
+def test_an_answer_that_loops_is_wrong_and_takes_no_score_from_others(
+    build: Any, name: str, gold: Any, right: str, looping: str
+) -> None:
+    assert build(name).evaluate([[gold]] * 2, [right, looping]).score.tolist() == [1, 0]
+
+
+def test_a_reference_that_is_nested_too_deeply_is_refused(build: Any) -> None:
+    with pytest.raises(MetricError, match=r"row 1 has a reference that .* nested too deeply"):
+        build("json_match").evaluate([["1"], [DEEP]], ["1", "1"])
+    assert build("json_match").evaluate([["1"], ["1", NESTED]], ["1", NESTED]).score.tolist() == [1, 0]
+
+
+def test_a_schema_that_refers_to_itself_for_ever_is_an_error_and_no_answer_is_wrong(build: Any) -> None:
+    with pytest.raises(MetricError, match="recursion"):
+        build("json_schema_valid").evaluate([[{"$ref": "#"}]], ["1"])
 
 
 @pytest.mark.parametrize("name", CHOICES)
@@ -213,3 +251,9 @@ def test_an_unscored_sample_is_in_no_average(name: str, build: Any, batch_of: An
         StatisticsConfig(),
     )
     assert repr(made) == repr(alone)  # NaN is not equal to itself
+
+
+def test_half_a_character_in_a_key_leaves_an_error_that_can_be_written(build: Any) -> None:
+    schema = {"additionalProperties": {"type": "string"}}
+    [details] = build("json_schema_valid").evaluate([[schema]], ['{"\\ud800": 1}']).details
+    assert details["error"].encode().startswith(rb"$['\ud800']: 1 is not")
