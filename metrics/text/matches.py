@@ -16,7 +16,19 @@ from metrics.registry import each_reference, metric
 from metrics.text.inputs import hypotheses, reference_lists
 from metrics.types import Floats, Scores, scalar_scores
 
-_NUMBER_DRESS = str.maketrans("", "", ", _$€£¥%")
+_CURRENCY = "$€£¥₹"
+_NUMBER = re.compile(
+    rf"""
+    (?: [{_CURRENCY}]\s* )? (?P<sign> [-+\u2212]? ) \s* (?: [{_CURRENCY}]\s* )?
+    (?P<whole> \d{{1,3}} (?P<by> [,_ \u00a0\u2009\u202f] ) \d{{3}} (?: (?P=by) \d{{3}} )* | \d+ | (?=\.\d) )
+    (?P<rest> (?: \.\d* )? (?: [eE][-+\u2212]?\d+ )? )
+    (?: \s*[{_CURRENCY}%] )? \s* \.*
+    """,
+    re.VERBOSE,
+)
+_FORMULA = re.compile(r"(\$\$?)(?P<inside>.*)\1")
+_EXACT = 2**53
+"""Up to here a float tells whole numbers apart."""
 UNITS = ("characters", "words", "lines", "bytes")
 
 
@@ -93,21 +105,23 @@ def _compiled(pattern: str, flags: int) -> re.Pattern[str]:
         raise ConfigError(f"regex_match: {pattern!r} is no pattern: {error}") from None
 
 
-@metric("numeric_match", batched=True, right_answers=each_reference)
+@metric("numeric_match", batched=True, version=2, right_answers=each_reference)
 def numeric_match(
     references: Sequence[Sequence[Any]],
     predictions: Sequence[Any],
     *,
     abs_tol: float = 0.0,
-    rel_tol: float = 1e-9,
+    rel_tol: float | None = None,
 ) -> Floats:
     """1 if the answer is a number within the tolerances of any reference, else 0.
 
-    Thousands separators, currency signs, a percent sign and a trailing period are ignored. An answer that is
-    not a number is wrong; a reference that is not one raises ``MetricError``.
+    ``rel_tol`` is 1e-9 unless given, and 0 between whole numbers. Separators between groups of three digits,
+    a currency sign, a percent sign and a trailing period are ignored. An answer that is not a number is
+    wrong; a reference that is not one raises ``MetricError``.
     """
-    if abs_tol < 0 or rel_tol < 0:
+    if abs_tol < 0 or (rel_tol or 0) < 0:
         raise ConfigError("numeric_match: abs_tol and rel_tol must not be negative")
+    same = _close if rel_tol is None else math.isclose
     score = np.zeros(len(predictions))
     for row, (golds, prediction) in enumerate(zip(references, predictions, strict=True)):
         targets = [parse_number(gold) for gold in golds]
@@ -117,31 +131,59 @@ def numeric_match(
             )
         own = parse_number(prediction)
         score[row] = own is not None and any(
-            math.isclose(own, target, rel_tol=rel_tol, abs_tol=abs_tol)
+            same(own, target, rel_tol=1e-9 if rel_tol is None else rel_tol, abs_tol=abs_tol)
             for target in targets
             if target is not None
         )
     return score
 
 
-def parse_number(value: Any) -> float | None:
+def parse_number(value: Any) -> int | float | None:
     """The number that a value is or that a text writes; None if it is not a finite one.
 
-    >>> parse_number("$1,234.50."), parse_number("twelve")
-    (1234.5, None)
+    >>> parse_number("-$1,234.50."), parse_number("\u22125"), parse_number("12,5"), parse_number("twelve")
+    (-1234.5, -5, None, None)
     """
     if isinstance(value, str):
-        value = value.strip().rstrip(".").translate(_NUMBER_DRESS)
+        value = _undressed(value)
     if value is None or isinstance(value, bool):
         return None
     try:
         found = float(value)
     except (TypeError, ValueError, OverflowError):
         return None
-    return found if math.isfinite(found) else None
+    if not math.isfinite(found):
+        return None
+    written_whole = isinstance(value, str) and value.removeprefix("-").isdecimal()
+    return int(value) if written_whole or isinstance(value, int) else found
 
 
-@metric("json_match", batched=True, right_answers=each_reference)
+def _undressed(text: str) -> str | None:
+    """A number as Python writes it, of a text that is nothing else."""
+    formula = _FORMULA.fullmatch(text.strip())
+    found = _NUMBER.fullmatch((formula["inside"] if formula else text).strip())
+    if found is None:
+        return None
+    sign = "-" if found["sign"] in ("-", "\u2212") else ""
+    return sign + found["whole"].replace(found["by"] or ",", "") + found["rest"].replace("\u2212", "-")
+
+
+def _close(left: float, right: float, rel_tol: float, abs_tol: float) -> bool:
+    """Whether two numbers are one: of those that are not whole, one may be the other's rounding."""
+    try:
+        if _is_whole(left) and _is_whole(right):
+            return abs(left - right) <= abs_tol
+        return math.isclose(left, right, rel_tol=rel_tol, abs_tol=abs_tol)
+    except OverflowError:  # an integer that no float holds, and a float
+        return False
+
+
+def _is_whole(number: float) -> bool:
+    """Whether it is a whole number, to the last digit."""
+    return isinstance(number, int) or (number.is_integer() and abs(number) < _EXACT)
+
+
+@metric("json_match", batched=True, version=2, right_answers=each_reference)
 def json_match(
     references: Sequence[Sequence[Any]],
     predictions: Sequence[Any],
@@ -153,8 +195,8 @@ def json_match(
     """1 if the answer is JSON equal to any reference, else 0; the details name the first difference.
 
     Texts are parsed, a Markdown fence around them is dropped. ``structure_only`` compares keys, lengths and
-    types only; ``ignore_order`` compares lists as bags; ``abs_tol`` is for numbers. A reference that is not
-    JSON raises ``MetricError``.
+    types only; ``ignore_order`` compares lists as bags; ``abs_tol`` is for numbers. Whole numbers are
+    compared to the last digit. A reference that is not JSON raises ``MetricError``.
     """
     score = np.zeros(len(predictions))
     details: list[dict[str, Any] | None] = [None] * len(predictions)
@@ -283,9 +325,6 @@ def _kind(value: Any) -> str:
 
 
 def _equal(left: Any, right: Any, abs_tol: float) -> bool:
-    if _kind(left) != "number" or left == right:
-        return bool(left == right)
-    try:
-        return math.isclose(left, right, rel_tol=1e-12, abs_tol=abs_tol)
-    except OverflowError:  # an integer that no float holds
-        return False
+    if _kind(left) == "number":
+        return _close(left, right, rel_tol=1e-12, abs_tol=abs_tol)
+    return bool(left == right)
