@@ -19,7 +19,7 @@ from metrics.types import Floats, Scores, scalar_scores
 _CURRENCY = "$€£¥₹"
 _NUMBER = re.compile(
     rf"""
-    (?: [{_CURRENCY}]\s* )? (?P<sign> [-+\u2212]? ) \s* (?: [{_CURRENCY}]\s* )?
+    (?: [{_CURRENCY}]\s* (?=[-+\u2212]) )? (?P<sign> [-+\u2212]? ) \s* (?: [{_CURRENCY}]\s* )?
     (?P<whole> \d{{1,3}} (?P<by> [,_ \u00a0\u2009\u202f] ) \d{{3}} (?: (?P=by) \d{{3}} )* | \d+ | (?=\.\d) )
     (?P<rest> (?: \.\d* )? (?: [eE][-+\u2212]?\d+ )? )
     (?: \s*[{_CURRENCY}%] )? \s* \.*

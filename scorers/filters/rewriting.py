@@ -124,9 +124,10 @@ def _format_span(text: str) -> str:
 
 # A minus after a digit, letter or closing bracket is an operator ("5-3"), not a sign.
 _NUMBER = re.compile(
-    r"(?:(?<![\w)\]])[-\u2212])?"  # sign
+    r"(?:(?<![\w)\]])[-\u2212][€£¥₹]?)?"  # sign
     r"\$?"
-    r"(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+|(?=\.[0-9]))"  # 1,234 | 1234 | nothing before .5
+    r"(?:[0-9]{1,3}(?:[,\u00a0\u2009\u202f][0-9]{3})+(?![0-9])"  # 1,234
+    r"|[0-9]+|(?=\.[0-9]))"  # 1234, or nothing before .5
     r"(?:\.[0-9]+)?"
 )
 
@@ -149,7 +150,7 @@ def last_number(resps: ItemResponses, docs: Docs, fallback: str | None = None) -
 
 @filter_step("normalize_number", keeps="all", source="this project")
 def normalize_number(resps: ItemResponses, docs: Docs) -> list[list[str | None]]:
-    """A number without thousands separators, dollar signs, surrounding space and a trailing period.
+    """A number without thousands separators, currency signs, surrounding space and a trailing period.
 
     >>> normalize_number([["$1,234.", " -5 ", "\\u22123.50"]], [{}])
     [['1234', '-5', '-3.50']]
@@ -157,6 +158,10 @@ def normalize_number(resps: ItemResponses, docs: Docs) -> list[list[str | None]]
     return each_text(resps, "normalize_number", _normalized)
 
 
+_PLAINLY = str.maketrans("\u2212", "-", "$€£¥₹")
+_SEPARATOR = re.compile(r"(?<=[0-9])[,\u00a0\u2009\u202f](?=[0-9]{3}(?![0-9]))")
+
+
 def _normalized(text: str) -> str:
-    text = text.replace(",", "").replace("$", "").replace("\u2212", "-").strip()
+    text = _SEPARATOR.sub("", text.translate(_PLAINLY)).strip()
     return text.rstrip(".").rstrip()

@@ -8,13 +8,14 @@ A judge takes (response, ground truth) and gives whether it passed and what else
 import math
 import re
 import string
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from itertools import islice
 from typing import Any, Final
 
 import orjson
 
+from metrics.text.matches import parse_number
 from tasks.store.keys import canonical_json
 from tasks.verdicts.config import (
     METHOD_PARAMS,
@@ -32,10 +33,11 @@ Judge = Callable[[str, Any], BuiltInVerdict]
 
 _NUMBER: Final = re.compile(
     r"""
-    (?: (?<![\w.)]) [-+] )?                                  # a sign, unless it stands between two: 10-5
-    (?: \d{1,3} (?:,\d{3})+ (?!\d) | \d+ | (?<!\d)\.(?=\d) )  # 1,234 or 1234 or the point of .5
+    (?: (?<![\w.)]) [-+\u2212] [$€£¥₹]? )?                   # a sign, unless it stands between two: 10-5
+    (?: \d{1,3} (?P<by>[,\u00a0\u2009\u202f]) \d{3} (?:(?P=by)\d{3})* (?!\d)  # 1,234
+      | \d+ | (?<!\d)\.(?=\d) )                             # 1234 or the point of .5
     (?: (?<=\d)\.\d+ | (?<=\.)\d+ )?                        # decimals
-    (?: [eE][-+]?\d+ )?
+    (?: [eE][-+\u2212]?\d+ )?
     """,
     re.VERBOSE,
 )
@@ -120,9 +122,7 @@ def numeric_match(params: NumericMatchParams) -> Judge:
 
     def judge(response: str, truth: Any) -> BuiltInVerdict:
         wanted = _truth_number(truth)
-        numbers = numbers_in(response)
-        if params.take == "whole":
-            numbers = numbers[:1] if _is_number(response) else []
+        numbers = _floats([response]) if params.take == "whole" else numbers_in(response)
         if not numbers:
             return False, {"expected": wanted, "found": None}
         found = numbers[0] if params.take == "first" else numbers[-1]
@@ -134,17 +134,18 @@ def numeric_match(params: NumericMatchParams) -> Judge:
 
 
 def numbers_in(text: str) -> list[float]:
-    """The numbers of a text in order; commas between groups of three digits belong to a number.
+    """The numbers of a text in order; commas and no-break spaces between groups of three digits belong to a
+    number.
 
-    >>> numbers_in("7 + 5 is $1,012.50, not -3e2")
-    [7.0, 5.0, 1012.5, -300.0]
+    >>> numbers_in("7 + 5 is $1,012.50, not -3e2 or -$4")
+    [7.0, 5.0, 1012.5, -300.0, -4.0]
     """
-    numbers = [float(match.group().replace(",", "")) for match in _NUMBER.finditer(text)]
-    return [number for number in numbers if math.isfinite(number)]
+    return _floats(match.group() for match in _NUMBER.finditer(text))
 
 
-def _is_number(text: str) -> bool:
-    return _NUMBER.fullmatch(text.strip().lstrip("$")) is not None
+def _floats(texts: Iterable[str]) -> list[float]:
+    """Those of the texts that are a number."""
+    return [float(number) for number in map(parse_number, texts) if number is not None]
 
 
 def _truth_number(truth: Any) -> float:
