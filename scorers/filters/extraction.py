@@ -7,20 +7,21 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
+from metrics.text.fences import fenced_blocks
 from scorers.base import FilterError
 from scorers.filters.pipeline import Docs, ItemResponses, each_text, filter_step, match_text
 
-_FENCE = re.compile(
-    r"^[ \t]*```[ \t]*([\w+-]*)[^\n]*\n(.*?)(?:^[ \t]*```[ \t]*$|\Z)", re.MULTILINE | re.DOTALL
-)
+_ALSO = {"python": ("py", "python3")}
+"""Other names that a fence gives a language."""
 
 
 @filter_step("code_block", keeps="all", source="this project")
 def code_block(
     resps: ItemResponses, docs: Docs, language: str = "python", which: str = "last"
 ) -> list[list[str | None]]:
-    """The ``which`` (first or last) block between ``` that is of ``language`` or names none, else of any; an
-    answer without blocks is taken whole, one whose last block was not closed to its end.
+    """The ``which`` (first or last) block between ``` or ~~~ that names ``language``; without one a block
+    that names none, else of any. An answer without blocks is taken whole, one whose last block was not closed
+    to its end.
 
     >>> code_block([["So:\\n```python\\nx = 1\\n```\\nDone."]], [{}])
     [['x = 1\\n']]
@@ -29,12 +30,16 @@ def code_block(
     """
     if which not in ("first", "last"):
         raise ValueError(f"which is first or last, not {which!r}")
+    names = (language.lower(), *_ALSO.get(language.lower(), ()))
 
     def found(text: str) -> str:
-        blocks = [(name.lower(), code) for name, code in _FENCE.findall(text)]
-        names = (language.lower(), "py" if language.lower() == "python" else language.lower(), "python3", "")
-        own = [code for name, code in blocks if name in names] or [code for _, code in blocks]
-        return text if not own else own[0 if which == "first" else -1]
+        blocks = fenced_blocks(text)
+        own = (
+            [block for block in blocks if block.language in names]
+            or [block for block in blocks if not block.language]
+            or blocks
+        )
+        return own[0 if which == "first" else -1].text if own else text
 
     return each_text(resps, "code_block", found)
 
