@@ -27,6 +27,7 @@ _NUMBER = re.compile(
     re.VERBOSE,
 )
 _FORMULA = re.compile(r"(\$\$?)(?P<inside>.*)\1")
+_FENCED = re.compile(r"(`{3,}+|~{3,}+)[ \t]*(?:json)?(?P<inside>.*)\1", re.DOTALL | re.IGNORECASE)
 _EXACT = 2**53
 """Up to here a float tells whole numbers apart."""
 UNITS = ("characters", "words", "lines", "bytes")
@@ -229,10 +230,9 @@ def _parsed(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     text = value.strip()
-    if text.startswith("```") and text.endswith("```"):
-        text = text[3:-3].removeprefix("json")
+    fenced = _FENCED.fullmatch(text)
     try:
-        return json.loads(text)
+        return json.loads(fenced["inside"] if fenced else text)
     except RecursionError:  # an answer that loops
         raise ValueError("nested too deeply") from None
 

@@ -9,12 +9,14 @@ import math
 import re
 import string
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import lru_cache
 from itertools import islice
 from typing import Any, Final
 
 import orjson
 
+from metrics.text.fences import fenced_blocks
 from metrics.text.matches import parse_number
 from tasks.store.keys import canonical_json
 from tasks.verdicts.config import (
@@ -175,7 +177,7 @@ def length_check(params: LengthCheckParams) -> Judge:
     return judge
 
 
-_FENCE: Final = re.compile(r"```(?:json)?\s*\n(.*?)```", re.DOTALL | re.IGNORECASE)
+_SPAN: Final = re.compile(r"```(?:json)?(.*?)```", re.DOTALL | re.IGNORECASE)
 _SHOWN = 10
 _MISSING: Final = object()
 
@@ -183,8 +185,8 @@ Difference = tuple[str, bool]  # where and what, and whether it is one of struct
 
 
 def json_match(params: JsonMatchParams) -> Callable[[str, Any], tuple[bool, dict[str, Any]]]:
-    """A judge of responses that are JSON, bare or inside one fenced block; the ground truth is JSON or its
-    text.
+    """A judge of responses that are JSON, or hold it in the first fenced block that names JSON, else in the
+    first that names no language; the ground truth is JSON or its text.
 
     The details say whether structure and values match and name the first differences by path.
     """
@@ -192,7 +194,7 @@ def json_match(params: JsonMatchParams) -> Callable[[str, Any], tuple[bool, dict
     def judge(response: str, truth: Any) -> tuple[bool, dict[str, Any]]:
         expected = _expected(truth)
         try:
-            found = orjson.loads(_bare(response))
+            found = _found(response)
         except orjson.JSONDecodeError as error:
             said = [f"the response is not JSON: {error}"]
             return False, {"structure_matches": False, "values_match": False, "differences": said}
@@ -208,9 +210,19 @@ def json_match(params: JsonMatchParams) -> Callable[[str, Any], tuple[bool, dict
     return judge
 
 
-def _bare(response: str) -> str:
-    fenced = _FENCE.search(response)
-    return (fenced.group(1) if fenced else response).strip()
+def _found(response: str) -> Any:
+    """The JSON of a response; raises JSONDecodeError where it holds none."""
+    blocks = sorted(
+        (block for block in fenced_blocks(response) if block.language in ("json", "")),
+        key=lambda block: block.language != "json",
+    )
+    texts = [block.text for block in blocks[:1]]
+    if (span := _SPAN.search(response)) is not None:  # on one line, or closed at the end of one
+        texts.append(span[1])
+    for text in (response, *texts):
+        with suppress(orjson.JSONDecodeError):
+            return orjson.loads(text.strip())
+    return orjson.loads((texts or [response])[0].strip())  # raises what is wrong with it
 
 
 def _expected(truth: Any) -> Any:
