@@ -178,7 +178,7 @@ def same_output(printed: str, expected: str, compare: Compare) -> bool:
 
 
 def _lines(text: str) -> list[str]:
-    return [line.rstrip() for line in text.rstrip().splitlines()]
+    return [line.rstrip() for line in text.rstrip().split("\n")]
 
 
 def _cut(text: str) -> str:

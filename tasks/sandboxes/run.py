@@ -19,7 +19,7 @@ from tasks.sandboxes.interpreters import Interpreter, SandboxError, interpreter_
 from tasks.sandboxes.judges import JudgeLostError, judge, ourselves
 from tasks.sandboxes.kinds import SANDBOXES, SHARED_MB, Invocation, Sandbox
 
-VERSION: Final = 4
+VERSION: Final = 5
 """Enters the keys of kept outcomes: raise it when the same program may end otherwise."""
 SHOWN: Final = 2_000
 PATIENCE: Final = 120.0

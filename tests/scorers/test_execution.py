@@ -7,7 +7,7 @@ import pytest
 
 from metrics.errors import ConfigError
 from scorers.base import ScorerError
-from scorers.config import Program, ProgramLimits, ProgramOutcome, ScoringConfig, read_cases
+from scorers.config import Program, ProgramLimits, ProgramOutcome, ScoringConfig, read_cases, same_output
 from scorers.execution import ExecutionScorer
 from scorers.factory import build_scorer
 
@@ -61,6 +61,13 @@ def test_cases_that_cannot_be_read_are_refused_by_item(make_batch: Any, cases: A
 def test_cases_of_several_shapes() -> None:
     assert read_cases({"inputs": [["1", "2"]], "outputs": [["3"]]}) == (("1\n2",), ("3",))
     assert read_cases([{"input": 1, "output": 2.5}]) == (("1",), ("2.5",))
+
+
+@pytest.mark.parametrize("other", ["\u2028", "\u2029", "\x0c", "\x0b", "\x1e", "\x85", "\r"])
+def test_only_a_newline_ends_a_line_that_was_printed(other: str) -> None:
+    assert not same_output(f"a{other}b\n", "a\nb", "lines")
+    assert same_output(f"a{other}b\n", f"a{other}b", "lines")
+    assert same_output("a \r\nb\r\n\r\n", "a\nb", "lines")
 
 
 def test_a_time_out_is_wrong_and_a_broken_sandbox_is_unscored(make_batch: Any) -> None:
