@@ -13,6 +13,7 @@ is given up alone where every step gives each its own prediction, else the item 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
+from operator import itemgetter
 from types import TracebackType
 from typing import Any, Literal, cast
 
@@ -163,7 +164,8 @@ def prediction_batches(
     cut_as_text: bool = False,
     read: Read | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """PREDICTIONS rows in the order of the requests; raises FilterError from a user's step.
+    """PREDICTIONS rows in the order of the requests, an item's in that of its samples; raises FilterError from
+    a user's step.
 
     What a step gave up is unscored, with the reason. ``cut_as_text``: a response that was cut off passes as
     the empty text, as lm-evaluation-harness has it. ``read``: responses are read as choices first, and the
@@ -359,6 +361,16 @@ def _filter_choices(
 
 
 def _rows(
+    item: ItemResponses,
+    inputs: Sequence[Mapping[str, Any]],
+    filtered: Sequence[Any] | ItemTimeout | None,
+    given: Sequence[Mapping[str, Any]],
+) -> list[dict[str, Any]]:
+    """An item's rows in the order of its samples: readers find the response of a prediction at its place."""
+    return sorted(_passed_first(item, inputs, filtered, given), key=itemgetter("sample_index"))
+
+
+def _passed_first(
     item: ItemResponses,
     inputs: Sequence[Mapping[str, Any]],
     filtered: Sequence[Any] | ItemTimeout | None,

@@ -2,6 +2,7 @@
 metric ``refusal`` counts them, all others score them as no answer."""
 
 import json
+import zipfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -364,3 +365,42 @@ def test_a_simulated_user_that_refuses_leaves_the_conversation_unscored(evaluate
     (failed,) = [line for line in lines_of(tmp_path / "out/responses.jsonl") if line["status"] != "ok"]
     assert (failed["status"], failed["response"]) == ("infra_error", None)
     assert failed["error"].startswith("the simulated user gave no reply in turn 2: ")
+
+
+AWAY = {"response": None, "status": "infra_error", "error": "away"}
+NOTHING_SAID = {"response": None, "status": "refused", "metadata": {"finish_reason": "content_filter"}}
+
+
+@pytest.mark.parametrize("lost", [NOTHING_SAID, AWAY], ids=["refused", "failed"])
+def test_scores_stand_beside_their_own_sample_where_the_first_was_lost(evaluate, tmp_path, lost):
+    items = [{"id": name, "question": "q", "answer": "1"} for name in "xy"]
+    rows = [
+        {"item_id": item["id"], "sample_index": index, **answer}
+        for item in items
+        for index, answer in enumerate([lost, *({"response": text} for text in "100")])
+    ]
+    for name, lines in (("items", items), ("rows", rows)):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    document = {
+        "name": "al",
+        "dataset": "items.jsonl",
+        "prompt_template": "{{question}}",
+        "target": "{{answer}}",
+        "sample_params": {"num_samples": 4},
+        "models": [{"name": "A", "type": "replay", "config": {"path": "rows.jsonl"}}],
+        "metric_list": ["exact_match"],
+        "export": ["inspect"],
+        "errors": {"max_rate": 1.0},
+    }
+    (tmp_path / "al.yaml").write_text(json.dumps(document))
+    ran = evaluate(tmp_path / "al.yaml", "--json")
+    of_lost = 0.0 if lost is NOTHING_SAID else None
+    assert not [entry for entry in ran.document["diagnostics"] if entry["kind"] == "filter_empty"]
+    for line in lines_of(tmp_path / "out/samples_al.jsonl"):
+        assert line["resps"] == line["filtered_resps"] == [[None, "1", "0", "0"]]
+        assert line["exact_match_repeats"] == [of_lost, 1.0, 0.0, 0.0]
+    (log,) = (tmp_path / "out/inspect").glob("*.eval")
+    with zipfile.ZipFile(log) as archive:
+        samples = [json.loads(archive.read(name)) for name in archive.namelist() if "samples/" in name]
+    told = {sample["epoch"]: sample["scores"].get("exact_match", {}).get("value") for sample in samples}
+    assert told == {1: of_lost, 2: 1.0, 3: 0.0, 4: 0.0}

@@ -85,6 +85,14 @@ def test_predictions(monkeypatch: pytest.MonkeyPatch, steps: list[Any], kept: in
     assert any(row["outcome"] == "empty" for row in by_columns)
 
 
+@pytest.mark.parametrize("lost", [*LOST, {"status": "refused", "finish_reason": "content_filter"}])
+@pytest.mark.parametrize("name", ["none", "regex"])
+def test_an_items_rows_are_in_the_order_of_its_samples(name: str, lost: Mapping[str, Any]) -> None:
+    item = [lost, {"response": "4"}, {"response": "5"}]
+    found = filtered(PIPELINES[name], [item])
+    assert [(row["sample_index"], row["prediction"]) for row in found] == [(0, None), (1, "4"), (2, "5")]
+
+
 def test_responses_of_other_items_are_refused() -> None:
     config = FilterConfig.model_validate({"name": "f", "filter": []})
     with LimitedPipeline(FilterPipeline.build(config, None), config, 5.0) as limited:  # type: ignore[arg-type]
