@@ -5,6 +5,7 @@ variables with the items and runs when the dataset is open. Each problem has its
 """
 
 import inspect
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -19,7 +20,14 @@ from metrics.build import build_metric
 from metrics.config import MetricConfig
 from metrics.errors import ConfigError, NightjarError, nearest
 from metrics.types import Resolve
-from scorers.config import ArenaConfig, EnsembleConfig, FilterConfig, RewardModelConfig, UserScorerConfig
+from scorers.config import (
+    ArenaConfig,
+    EnsembleConfig,
+    FilterConfig,
+    RewardModelConfig,
+    UserScorerConfig,
+    grading_models,
+)
 from scorers.factory import build_scorer
 from scorers.filters import FilterPipeline
 from scorers.judge.config import JudgeConfig
@@ -57,6 +65,7 @@ def config_problems(config: EvalConfig) -> list[Problem]:
         filter_problems,
         metric_problems,
         asked_model_problems,
+        price_problems,
     )
     found = [problem for check in checks for problem in check(config, resolve)]
     return found or list(scorer_problems(config, resolve))
@@ -304,11 +313,51 @@ def metric_problems(config: EvalConfig, resolve: Resolve) -> Iterator[Problem]:
     for location, metric in _metric_entries(config):
         if (config.scorer is not None and metric.metric in SCORER_METRICS) or config.asks_letters:
             continue  # listed to give the scorer's own number an alias or a reduction
-        build: Callable[[], object] = partial(build_metric, metric, resolve, config.output_type)
+        build: Callable[[], object] = partial(_check_metric, metric, resolve, config)
         if metric.metric in SCORER_METRICS:
             build = partial(refuse_without_scorer, metric.metric)
         for problem in problem_of(location, build):
             yield _pointed(problem, metric.kwargs, "metric")
+
+
+def _check_metric(metric: MetricConfig, resolve: Resolve, config: EvalConfig) -> None:
+    """Raises ConfigError also for what only a call would show: a pattern that is none, and a text in the
+    place of a boolean, which counts as true (in a benchmark of lm-evaluation-harness it does there, too).
+    """
+    built = build_metric(metric, resolve, config.output_type)
+    for text, flags in () if built.patterns is None else built.patterns([], **built.kwargs):
+        try:
+            re.compile(text, flags)
+        except (re.error, TypeError) as error:
+            key = next((key for key, value in built.kwargs.items() if _holds(value, text)), "")
+            raise ConfigError(
+                f"metric {built.name!r}: '{key}' holds {text!r}, which is no regular expression: {error}"
+            ) from error
+    if built.function is None or config.harness is not None:
+        return
+    for key, value in built.kwargs.items():
+        if isinstance(value, str) and value.casefold() in _BOOLEANS and _is_flag(built.function, key):
+            raise ConfigError(
+                f"metric {built.name!r}: '{key}' is true or false, got {value!r}, which would count as true; "
+                "write it without quotes"
+            )
+
+
+_BOOLEANS = frozenset({"true", "false", "yes", "no", "on", "off", "y", "n"})
+"""Texts by which people mean a boolean."""
+
+
+def _holds(value: Any, text: Any) -> bool:
+    return bool(value == text or (isinstance(value, list | tuple) and text in value))
+
+
+def _is_flag(function: Callable[..., Any], key: str) -> bool:
+    """Whether a parameter's default is a boolean."""
+    try:
+        parameter = inspect.signature(function).parameters.get(key)
+    except (TypeError, ValueError):  # a builtin that tells no signature
+        return False
+    return parameter is not None and isinstance(parameter.default, bool)
 
 
 def _metric_entries(config: EvalConfig) -> Iterator[tuple[Location, MetricConfig]]:
@@ -388,6 +437,45 @@ def _asked(scorer: object) -> Iterator[tuple[Location, str]]:
     elif isinstance(scorer, EnsembleConfig):
         for index, member in enumerate(scorer.members):
             yield from ((("members", index, "scorer", *at), name) for at, name in _asked(member.scorer))
+
+
+def price_problems(config: EvalConfig, resolve: Resolve) -> Iterator[Problem]:
+    """Prices of no model, where a model without one was meant; and models without a price under a limit of
+    costs, which would never be reached.
+    """
+    asked = dict.fromkeys(_paid_models(config))
+    named = config.prices.model_extra or {}
+    lacking = [name for name in asked if name not in named]
+    known = {*asked, *(model.name for model in config.models)}
+    unknown = [name for name in named if name not in known]
+    meant = set()
+    for name in unknown:
+        if hint := nearest(name, lacking):
+            meant |= {one for one in lacking if f"'{one}'" in hint}
+            yield Problem(("prices", name), f"'{name}' is no model that is asked{hint}")
+    for name in lacking if config.limits.max_cost is not None else ():
+        if name not in meant:
+            yield Problem(
+                ("limits", "max_cost"),
+                f"'{name}' has no price, so its costs are unknown and count nothing; add prices.{name}: "
+                "{prompt: …, completion: …} per million tokens (0 where it is free), or leave max_cost out",
+            )
+
+
+def _paid_models(config: EvalConfig) -> Iterator[str]:
+    """The names of all models that are asked: those evaluated, judges, reward models and simulated users.
+
+    What a run serves itself is free, and checkpoints have names when it begins.
+    """
+    for model in config.models:
+        ours = model.type == "demo" or model.serve is not None
+        if not (ours or is_recorded(model.type) or model.checkpoints):
+            yield model.name
+    for grader in grading_models(config.scorer):
+        yield grader.name
+    if isinstance(config.turns, SimulatedUser):
+        own = config.turns.model
+        yield own if isinstance(own, str) else str(own.get("name", "user"))
 
 
 def scorer_problems(config: EvalConfig, resolve: Resolve) -> Iterator[Problem]:

@@ -59,12 +59,14 @@ _NAMED_BY_TEXT: Final = {
 class YamlSource:
     """A config as it was written.
 
-    ``origins`` says for a place where it comes from: "gsm8k.yaml:12", or the ``--set`` that put it there.
+    ``origins`` says for a place where it comes from: "gsm8k.yaml:12", or the ``--set`` that put it there;
+    ``functions`` are the places that were written as ``!function``.
     """
 
     name: str
     data: dict[str, Any]
     origins: Mapping[Location, str] = field(default_factory=dict)
+    functions: frozenset[Location] = frozenset()
 
     def where(self, location: Location) -> str:
         """The origin of a place, or of the nearest one around it that was written."""
@@ -91,24 +93,26 @@ def read_yaml(path: Path) -> YamlSource:
 
 def parse_yaml(text: str, name: str, base_dir: Path) -> YamlSource:
     """As ``read_yaml``, for text that is in hand already; ``!function`` is looked for in ``base_dir``."""
-    value, origins = read_value(text, name, base_dir)
+    value, reader = _read(text, name, base_dir)
     if not isinstance(value, dict):
         found = "nothing" if value is None else f"a {'list' if isinstance(value, list) else 'single value'}"
         raise ConfigError(
             f"{name}: expected a mapping of keys such as name, dataset and models; the file holds {found}"
         )
-    return YamlSource(name, value, origins)
+    return YamlSource(name, value, reader.origins, frozenset(reader.functions))
 
 
-def read_value(text: str, name: str, base_dir: Path) -> tuple[Any, dict[Location, str]]:
-    """Any YAML value with the origins of its parts; raises ConfigError naming the line (a ``--set`` has
-    none).
+def _read(text: str, name: str, base_dir: Path) -> tuple[Any, "_Reader"]:
+    """Any YAML value, and the reader that knows of its parts; raises ConfigError naming the line (a ``--set``
+    has none).
     """
-    loader = _Loader(text)
+    loader = _loader(text, name)
     try:
         node = loader.get_single_node()
         reader = _Reader(loader, name, base_dir)
-        return (None if node is None else reader.value(node, ())), reader.origins
+        return (None if node is None else reader.value(node, ())), reader
+    except RecursionError:
+        raise ConfigError(f"{name}: its lists and mappings are nested too deeply to be read") from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f":{mark.line + 1}" if mark is not None and not name.startswith(OVERRIDE) else ""
@@ -117,6 +121,13 @@ def read_value(text: str, name: str, base_dir: Path) -> tuple[Any, dict[Location
         raise ConfigError(f"{name}: not valid YAML: {error}") from error
     finally:
         loader.dispose()
+
+
+def _loader(text: str, name: str) -> Any:
+    try:
+        return _Loader(text)
+    except UnicodeEncodeError as error:
+        raise ConfigError(f"{name}: holds a byte that is no UTF-8; give its value as UTF-8") from error
 
 
 def with_overrides(source: YamlSource, overrides: Sequence[str], base_dir: Path) -> YamlSource:
@@ -128,14 +139,17 @@ def with_overrides(source: YamlSource, overrides: Sequence[str], base_dir: Path)
     """
     data = deepcopy(source.data)
     origins = dict(source.origins)
+    functions = set(source.functions)
     for text in overrides:
-        location, value = parse_override(text, base_dir)
+        location, value, inside = _parsed_override(text, base_dir)
         origin = origin_of(text)
         location = put(data, location, value, origin)
         origins = {place: found for place, found in origins.items() if place[: len(location)] != location}
         for end in range(1, len(location) + 1):
             origins.setdefault(location[:end], origin)
-    return YamlSource(source.name, data, origins)
+        functions = {place for place in functions if place[: len(location)] != location}
+        functions |= {(*location, *place) for place in inside}
+    return YamlSource(source.name, data, origins, frozenset(functions))
 
 
 def function_reference(text: str, base_dir: Path) -> str:
@@ -168,6 +182,7 @@ class _Reader:
 
     def __init__(self, loader: Any, name: str, base_dir: Path) -> None:
         self.origins: dict[Location, str] = {}
+        self.functions: set[Location] = set()
         self._loader = loader
         self._name = name
         self._base_dir = base_dir
@@ -177,6 +192,7 @@ class _Reader:
         """The value of a node; a mapping's entry stands where its key does."""
         self.origins.setdefault(at, self._where(node))
         if node.tag == FUNCTION_TAG:
+            self.functions.add(at)
             return self._function(node)
         if isinstance(node, yaml.ScalarNode):
             return self._scalar(node)
@@ -261,6 +277,11 @@ def origin_of(text: str) -> str:
 
 def parse_override(text: str, base_dir: Path) -> tuple[Location, Any]:
     """The place and the value that a ``KEY=VALUE`` stands for."""
+    return _parsed_override(text, base_dir)[:2]
+
+
+def _parsed_override(text: str, base_dir: Path) -> tuple[Location, Any, set[Location]]:
+    """Also the places below it that are written as ``!function``."""
     key, equals, value = text.partition("=")
     parts = [quoted or plain for quoted, plain in _PART.findall(key.strip())]
     joined = ".".join(f'"{part}"' if f'"{part}"' in key else part for part in parts)
@@ -269,7 +290,8 @@ def parse_override(text: str, base_dir: Path) -> tuple[Location, Any]:
             f"{origin_of(text)}: expected KEY=VALUE with a dotted key, such as models.0.name=qwen"
         )
     location = tuple(int(part) if part.isascii() and part.isdigit() else part for part in parts)
-    return location, read_value(value, origin_of(text), base_dir)[0]
+    found, reader = _read(value, origin_of(text), base_dir)
+    return location, found, reader.functions
 
 
 def put(data: dict[str, Any], location: Location, value: Any, origin: str) -> Location:
@@ -355,9 +377,56 @@ def validated(model: type[Checked], source: YamlSource, data: dict[str, Any]) ->
     """``data`` of the file ``source`` as the model; raises ConfigError naming file and line of what it
     refuses."""
     try:
-        return model.model_validate(data)
+        checked = model.model_validate(data)
     except ValidationError as error:
         raise refusal(source, schema_problems(error, model, data)) from error
+    if problems := list(misread(checked, data)):
+        raise refusal(source, problems)
+    return checked
+
+
+def misread(checked: BaseModel, data: Any) -> Iterator[Problem]:
+    """Booleans of ``data`` that the model took for numbers, as pydantic does: ``no`` in YAML is one."""
+    for location, value in _numbers_of_booleans(checked, data, ()):
+        options = _annotations(type(checked), location)
+        number = "a number" if isinstance(value, float) else "an integer"
+        expected = _EXPECTED["string_type"] if str in options else number
+        yield Problem(location, _instead_of_boolean(expected, value_at(data, location)))
+
+
+def _numbers_of_booleans(checked: Any, data: Any, at: Location) -> Iterator[tuple[Location, Any]]:
+    if isinstance(data, bool):
+        if isinstance(checked, int | float) and not isinstance(checked, bool):
+            yield at, checked
+    elif isinstance(data, Mapping):
+        for key, value in data.items():
+            inner = getattr(checked, key, None) if isinstance(checked, BaseModel) else _step(checked, key)
+            yield from _numbers_of_booleans(inner, value, (*at, key))
+    elif isinstance(data, list | tuple) and isinstance(checked, list | tuple) and len(data) == len(checked):
+        for index, (inner, value) in enumerate(zip(checked, data, strict=True)):
+            yield from _numbers_of_booleans(inner, value, (*at, index))
+
+
+def _instead_of_boolean(expected: str, value: Any) -> str:
+    remedy = f"; quote it: YAML reads yes, no, on and off as {quoted(True)} and {quoted(False)}"
+    return f"expected {expected}, got {quoted(value)}{remedy if _EXPECTED['string_type'] in expected else ''}"
+
+
+TAKES_FUNCTION: Final = frozenset(
+    {"function", "metric", "metric_list", "filter", "reduction", "aggregation", "process_results", "dataset"}
+    | {"scorer", "type"}
+)
+"""Keys of a config under which a function may stand; a text alone may be an entry of some."""
+
+
+def misplaced_functions(model: type[BaseModel], source: YamlSource) -> Iterator[Problem]:
+    """Each ``!function`` where a key takes none: its name would be taken for the text or the template."""
+    for location in sorted(source.functions, key=str):
+        end = max((index for index, part in enumerate(location) if isinstance(part, str)), default=0)
+        owners = models_at(model, location[:end])
+        if location[end] not in TAKES_FUNCTION and any(location[end] in one.model_fields for one in owners):
+            name = quoted(value_at(source.data, location))
+            yield Problem(location, f"takes no function, got {FUNCTION_TAG} {name}; write the value itself")
 
 
 def refusal(source: YamlSource, problems: Iterable[Problem]) -> ConfigError:
@@ -487,6 +556,8 @@ def _message(location: Location, entries: list[Mapping[str, Any]], model: type[B
     expected = " or ".join(dict.fromkeys(_expectation(entry) for entry in entries))
     literals = [name for entry in entries if entry["type"] == "literal_error" for name in _literals(entry)]
     hint = nearest(value, literals) if isinstance(value, str) else ""
+    if isinstance(value, bool):
+        return _instead_of_boolean(expected, value)
     return f"expected {expected}, got {quoted(value)}{hint}"
 
 
@@ -558,10 +629,15 @@ def _of_type(owner: type[BaseModel], written: Any) -> bool:
 
 def models_at(model: type[BaseModel], location: Location) -> list[type[BaseModel]]:
     """The models that the value at ``location`` below ``model`` may be of; several where it is a union."""
+    return [option for option in _annotations(model, location) if _is_model(option)]
+
+
+def _annotations(model: type[BaseModel], location: Location) -> list[Any]:
+    """The types that the value at ``location`` below ``model`` may be of."""
     found: list[Any] = [model]
     for part in location:
         found = [inner for annotation in found for inner in _inside(annotation, part)]
-    return [owner for annotation in found for owner in _models(annotation)]
+    return [option for annotation in found for option in _options(annotation)]
 
 
 def _inside(annotation: Any, part: str | int) -> Iterator[Any]:
@@ -577,12 +653,8 @@ def _inside(annotation: Any, part: str | int) -> Iterator[Any]:
             yield get_args(option)[1]
 
 
-def _models(annotation: Any) -> list[type[BaseModel]]:
-    return [
-        option
-        for option in _options(annotation)
-        if isinstance(option, type) and issubclass(option, BaseModel)
-    ]
+def _is_model(option: Any) -> bool:
+    return isinstance(option, type) and issubclass(option, BaseModel)
 
 
 def _options(annotation: Any) -> Iterator[Any]:

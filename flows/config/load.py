@@ -20,6 +20,8 @@ from flows.config.errors import (
     Location,
     Problem,
     YamlSource,
+    misplaced_functions,
+    misread,
     origin_of,
     parse_override,
     put,
@@ -399,9 +401,13 @@ def _validated(source: YamlSource, file: Path | None) -> EvalConfig:
     if file is not None:
         defaults = {"name": file.stem, "base_dir": str(file.resolve().parent), "config_file": file.name}
     try:
-        return EvalConfig.model_validate({**defaults, **given})
+        config = EvalConfig.model_validate({**defaults, **given})
     except ValidationError as error:
         raise refusal(source, schema_problems(error, EvalConfig, given)) from error
+    problems = [*misread(config, given), *misplaced_functions(EvalConfig, source)]
+    if problems:
+        raise refusal(source, problems)
+    return config
 
 
 def is_harness_file(path: Path) -> bool:

@@ -42,6 +42,7 @@ BEGINNING = 240
     higher_is_better=False,
     version=2,
     refused=1.0,
+    patterns=lambda _, *, patterns=(), **__: [(text, 0) for text in patterns],
     source="this project; prefixes of Zou et al. 2023",
 )
 def refusal(

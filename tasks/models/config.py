@@ -406,7 +406,9 @@ class RunLimits(Frozen):
     """Where a run stops asking, with what it has."""
 
     max_tokens: int | None = Field(None, ge=1, description="tokens sent and received")
-    max_cost: float | None = Field(None, gt=0, description="in the currency of prices")
+    max_cost: float | None = Field(
+        None, gt=0, description="in the currency of prices; each model that is asked needs one"
+    )
     max_seconds: float | None = Field(
         None, gt=0, description="seconds since the run began; waiting for batches is not counted"
     )

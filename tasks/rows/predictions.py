@@ -164,12 +164,11 @@ def prediction_batches(
     cut_as_text: bool = False,
     read: Read | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """PREDICTIONS rows in the order of the requests, an item's in that of its samples; raises FilterError from
-    a user's step.
+    """PREDICTIONS rows in the order of the requests, an item's in that of its samples.
 
     What a step gave up is unscored, with the reason. ``cut_as_text``: a response that was cut off passes as
     the empty text, as lm-evaluation-harness has it. ``read``: responses are read as choices first, and the
-    pipeline is given their indices.
+    pipeline is given their indices. Raises FilterError from a user's step.
     """
     passing = Passing.of(limited.pipeline, cut_as_text)
     for batch, table in samples_of_requests(requests, responses):

@@ -140,7 +140,7 @@ def test_the_terminal_shows_a_key_whole_at_80_columns(monkeypatch: pytest.Monkey
         "limits.max_tokens   integer ≥ 1",
         "    Tokens sent and received",
         "limits.max_cost   number > 0",
-        "    In the currency of prices",
+        "    In the currency of prices; each model that is asked needs one",
         "limits.max_seconds   number > 0",
         "    Seconds since the run began; waiting for batches is not counted",
         "",

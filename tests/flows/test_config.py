@@ -58,7 +58,7 @@ cluster: passage_id
 statistics: {ci_level: 0.9, bootstrap_iters: 1000, seed: 3, method: auto}
 errors: {max_rate: 0.1}
 limits: {max_tokens: 1000, max_cost: 2.5, max_seconds: 60}
-prices: {qwen: {prompt: 0.1, completion: 0.4}}
+prices: {qwen: {prompt: 0.1, completion: 0.4}, local_model: {}}
 """
 
 USER = """\

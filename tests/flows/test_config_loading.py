@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from flows.config.errors import function_reference
+from flows.config.errors import TAKES_FUNCTION, function_reference, models_at
 from flows.config.load import load_config
 from flows.config.schema import EvalConfig
 from metrics.errors import ConfigError
@@ -167,3 +167,37 @@ def test_function_names_mean_the_file_beside_the_config_first(tmp_path: Path) ->
     assert function_reference("tools.text.clean", tmp_path) == "tools/text.py:clean"
     assert function_reference("os.path.join", tmp_path) == "os.path:join"
     assert function_reference("nowhere.fn", tmp_path) == "nowhere.py:fn"
+
+
+def test_every_key_that_takes_a_function_may_be_written_as_one() -> None:
+    models, known = [EvalConfig], {EvalConfig}
+    for model in models:
+        for name, info in model.model_fields.items():
+            if "file.py:" in (info.description or "") and "choices" not in name:
+                assert name in TAKES_FUNCTION, f"{model.__name__}.{name}"
+            new = {*models_at(model, (name,)), *models_at(model, (name, 0))} - known
+            models += new
+            known |= new
+    assert len(known) > 20
+
+
+def test_a_limit_of_costs_needs_the_price_of_a_judge(folder: Path) -> None:
+    judges = "judges: [{name: critic, type: openai}]"
+    judge = f"scorer: {{type: llm_judge, prompt: x, {judges}, parse: {{type: number}}}}\n"
+    text = VALID.partition("filter_list")[0] + judge + "limits: {max_cost: 1}\nprices: {qwen: {prompt: 1}}\n"
+    assert "limits.max_cost: 'critic' has no price" in refused(folder, text)
+    (folder / "bench.yaml").write_text(text.replace("qwen: {prompt: 1}", "qwen: {prompt: 1}, critic: {}"))
+    assert load_config(folder / "bench.yaml").prices.of("critic") is not None
+
+
+def test_functions_and_deep_nesting_in_overrides_are_refused_by_their_key(folder: Path) -> None:
+    (folder / "bench.yaml").write_text(VALID)
+    for override, message in (
+        ("target=!function user.two", "--set target: takes no function, got !function 'user.py:two'"),
+        ("name=\udcff", "--set name: holds a byte that is no UTF-8"),
+        ("name=" + "[" * 2000 + "]" * 2000, "--set name: its lists and mappings are nested too deeply"),
+    ):
+        with pytest.raises(ConfigError, match=re.escape(message)):
+            load_config(folder / "bench.yaml", [override])
+    metric = ["filter_list.0.metric_list.0.metric=!function user.metric"]
+    assert load_config(folder / "bench.yaml", metric).filters()[0].metric_list
