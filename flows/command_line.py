@@ -23,7 +23,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, Final, TextIO
+from typing import Any, Final, TextIO, cast
 from weakref import WeakKeyDictionary
 
 import orjson
@@ -31,7 +31,7 @@ import typer
 
 from metrics.errors import NightjarError, printable
 from tasks.processes.garbage import collect_rarely
-from tasks.reporting.streams import raw, shown_safely
+from tasks.reporting.streams import EscapedStream, raw, shown_safely
 from tasks.store.errors import STORE_LOG
 
 FAILED: Final = 1
@@ -63,7 +63,8 @@ def command_line(app: typer.Typer, arguments: Sequence[str] | None = None) -> No
     collect_rarely()
     warnings.showwarning = show_warning
     _warned.clear()
-    with shown_safely(), _waits_told(), _interrupts() as interrupted:
+    as_json = "--json" in (sys.argv[1:] if arguments is None else arguments)
+    with shown_safely(), _document_alone(as_json), _waits_told(), _interrupts() as interrupted:
         try:
             app(arguments)
         except NightjarError as error:
@@ -76,6 +77,45 @@ def command_line(app: typer.Typer, arguments: Sequence[str] | None = None) -> No
             if not interrupted.is_set():
                 raise
             raise SystemExit(INTERRUPTED) from None
+
+
+_document: TextIO | None = None
+"""Where the JSON document goes that a command was asked for; None: standard output."""
+
+
+@contextmanager
+def _document_alone(as_json: bool) -> Iterator[None]:
+    """A block in which standard output has the document of ``print_json`` alone: what users' code, libraries
+    and their processes print goes to stderr.
+    """
+    global _document
+    if not as_json:
+        yield
+        return
+    before = sys.stdout
+    kept = _document = _kept_stdout(before)
+    sys.stdout = sys.stderr
+    try:
+        yield
+    finally:
+        _document, sys.stdout = None, before
+        if kept is not before:
+            kept.close()
+
+
+def _kept_stdout(stream: TextIO) -> TextIO:
+    """The stream for the document. That of the process gets a descriptor of its own, and its old one is that
+    of stderr from now on, for processes begun here and for what is printed at the very end.
+    """
+    if raw(stream) is not sys.__stdout__:
+        return stream
+    stream.flush()
+    try:
+        kept = os.dup(1)
+        os.dup2(2, 1)
+    except OSError:  # closed by who began the process
+        return stream
+    return cast(TextIO, EscapedStream(os.fdopen(kept, "w", encoding="utf-8")))
 
 
 @contextmanager
@@ -159,7 +199,9 @@ def quiet_prefect() -> None:
 def print_json(document: Any, default: Callable[[Any], Any] | None = None) -> None:
     """Prints one JSON document on stdout; NaN becomes null, ``default`` writes what JSON has no word for."""
     text = orjson.dumps(document, default=default, option=orjson.OPT_INDENT_2).decode()
-    sys.stdout.write(text + "\n")
+    stream = _document or sys.stdout
+    stream.write(text + "\n")
+    stream.flush()
 
 
 _CLEARED = "\r\x1b[K"

@@ -6,12 +6,15 @@ import logging
 import os
 import re
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Annotated
 
 import pytest
+import typer
 import yaml
 from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 from rich.table import Table
@@ -432,3 +435,60 @@ def test_whatever_is_printed_in_a_command_is_escaped_and_afterwards_not(
     said = capsys.readouterr().out
     assert safe(said.replace("\x1b[1mplain", ""))
     assert "\x1b[1mplain" in said
+
+
+TALKATIVE = """
+import multiprocessing, os, subprocess, sys
+from typing import Annotated
+import typer
+from flows.command_line import command_line, new_app, print_json
+
+def child():
+    print("a fork", flush=True)
+
+app = new_app()
+
+@app.command()
+def talk(as_json: Annotated[bool, typer.Option("--json")] = False):
+    print("a function")
+    sys.__stdout__.write("an early reference\\n")
+    os.write(1, b"a descriptor\\n")
+    subprocess.run(["echo", "a program"])
+    forked = multiprocessing.get_context("fork").Process(target=child)
+    forked.start()
+    forked.join()
+    print_json({"answer": 42})
+    print("and afterwards")
+
+command_line(app)
+"""
+
+
+def test_the_document_is_alone_on_standard_output() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", TALKATIVE, "--json"], cwd=PROJECT, capture_output=True, text=True
+    )
+    assert json.loads(ran.stdout) == {"answer": 42}
+    for said in ("function", "early reference", "descriptor", "program", "fork"):
+        assert f"a{'n' * (said[0] == 'e')} {said}\n" in ran.stderr
+    assert "and afterwards\n" in ran.stderr
+    assert ran.returncode == 0
+
+
+def test_the_document_is_alone_where_standard_output_is_another_object(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    app = lines.new_app()
+
+    @app.command()
+    def talk(as_json: Annotated[bool, typer.Option("--json")] = False) -> None:
+        print("said")
+        lines.print_json({"answer": 42})
+
+    with pytest.raises(SystemExit):
+        lines.command_line(app, ["--json"])
+    told = capsys.readouterr()
+    assert (json.loads(told.out), told.err) == ({"answer": 42}, "said\n")
+    with pytest.raises(SystemExit):
+        lines.command_line(app, [])
+    assert capsys.readouterr().out.startswith("said\n{")
