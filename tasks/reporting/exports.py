@@ -515,7 +515,7 @@ def results_document(batches: Iterable[pa.RecordBatch], run: RunInfo) -> dict[st
 
 
 def benchmark_key(row: Row, run: RunInfo) -> str:
-    """``name``, or ``name/model/prompt`` and what else the facets hold apart."""
+    """``name``, or ``name/model/prompt`` and what else the facets hold apart, each group under its own key."""
     facets = parse_facets(row["facets"])
     parts = [run.benchmark]
     if run.keeps_apart:
@@ -523,7 +523,17 @@ def benchmark_key(row: Row, run: RunInfo) -> str:
         own = facets or {name: row[name] for name in ("model_name", "prompt_template") if row[name]}
         parts += [str(own[name]) for name in ("model_name", "prompt_template") if name in own]
     others = [name for name in facets if name not in ("model_name", "prompt_template")]
-    return "/".join([*parts, *(f"{name}={facets[name]}" for name in others)])
+    return "/".join([*parts, *(f"{name}={_word(facets[name])}" for name in others)])
+
+
+def _word(value: Any) -> str:
+    """A facet's value in a key: JSON, but a text stands as it is unless it reads like JSON."""
+    if isinstance(value, str):
+        try:
+            orjson.loads(value)
+        except orjson.JSONDecodeError:
+            return value
+    return json.dumps(value, ensure_ascii=False)
 
 
 def row_key(row: Row) -> str:

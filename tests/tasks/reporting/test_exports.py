@@ -261,6 +261,13 @@ def test_several_models_or_prompts_have_keys_of_their_own() -> None:
     ]
 
 
+def test_facet_values_that_look_alike_as_text_have_keys_of_their_own() -> None:
+    values = [True, "True", "true", 1, "1", 1.5, "1.5", "plain", 'a "b"', [1], "[1]", "NaN"]
+    rows = plain_results(*({"facets": json.dumps({"item.x": value})} for value in values))
+    names = ("true", "True", '"true"', "1", '"1"', "1.5", '"1.5"', "plain", 'a "b"', "[1]", '"[1]"', "NaN")
+    assert list(results_document(rows, run())["results"]) == [f"demo/item.x={name}" for name in names]
+
+
 def test_failed_and_unscored_pairs_are_null_and_listed() -> None:
     rows = plain_results(
         {"status": "failed", "value": None, "stderr": None, "error": "boom"},
