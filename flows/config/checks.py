@@ -66,6 +66,7 @@ def config_problems(config: EvalConfig) -> list[Problem]:
         metric_problems,
         asked_model_problems,
         price_problems,
+        label_problems,
     )
     found = [problem for check in checks for problem in check(config, resolve)]
     return found or list(scorer_problems(config, resolve))
@@ -460,6 +461,20 @@ def price_problems(config: EvalConfig, resolve: Resolve) -> Iterator[Problem]:
                 f"'{name}' has no price, so its costs are unknown and count nothing; add prices.{name}: "
                 "{prompt: …, completion: …} per million tokens (0 where it is free), or leave max_cost out",
             )
+
+
+def label_problems(config: EvalConfig, resolve: Resolve) -> Iterator[Problem]:
+    """Metrics over evaluation results that look at no label which any method gives: a user's function gives
+    any, a built-in method its name.
+    """
+    given = [method.name for method in config.evaluation_methods]
+    if any(method.function is not None for method in config.evaluation_methods):
+        return
+    for index, metric in enumerate(config.metrics):
+        if metric.labels is not None and not any(map(metric.labels.keeps, given)):
+            hint = next(filter(None, (nearest(name, given) for name in metric.labels.include or ())), "")
+            message = f"no method gives a label that this metric looks at{hint} (there: {', '.join(given)})"
+            yield Problem(("metrics", index, "labels"), message)
 
 
 def _paid_models(config: EvalConfig) -> Iterator[str]:

@@ -354,7 +354,21 @@ def aggregate_metric(
             continue
         row = result_row(pair, cell, options, _estimate_of(metric, cell))
         rows.append(row | {"values_json": canonical_json(_own_values(metric, cell, row)).decode()})
-    yield from metric_batches(rows + rows_of_failures(pair, failed, metric.facets, rows))
+    rows += rows_of_failures(pair, failed, metric.facets, rows)
+    yield from metric_batches(rows or [_nothing_to_look_at(metric, pair)])
+
+
+def _nothing_to_look_at(metric: EvaluationMetric, pair: PairIdentity) -> Row:
+    """The row of a metric that no evaluation result is for: what was asked for is not computed."""
+    labels = metric.config.labels
+    chosen = "" if labels is None else f" under the labels that metric {metric.name!r} looks at"
+    counts = ("n_items", "n_samples", "n_scored", "n_unscored", "n_cut_off", "n_refused")
+    return base_row(pair, "mean", None, facets_text({})) | dict.fromkeys(counts, 0) | {
+        "stderr_method": "none",
+        "status": "failed",
+        "error": f"there is no evaluation result{chosen}",
+        "values_json": "{}",
+    }  # fmt: skip
 
 
 def _estimate_of(metric: EvaluationMetric, cell: ResultCell) -> "Estimator | None":
@@ -475,7 +489,8 @@ def call_metric(
     failed = metric.concerned(failed)
     rows = [_called(metric, benchmark, group, failed) for group in _groups(metric, judged)]
     pair = metric.identity(benchmark)
-    yield from metric_batches(rows + rows_of_failures(pair, failed, metric.facets, rows))
+    rows += rows_of_failures(pair, failed, metric.facets, rows)
+    yield from metric_batches(rows or [_nothing_to_look_at(metric, pair)])
 
 
 def _groups(metric: EvaluationMetric, judged: Sequence[JudgedPart]) -> list[_Group]:

@@ -515,7 +515,7 @@ def results_document(batches: Iterable[pa.RecordBatch], run: RunInfo) -> dict[st
 
 
 def benchmark_key(row: Row, run: RunInfo) -> str:
-    """``name``, or ``name/model/prompt`` and what else the facets hold apart, each group under its own key."""
+    """``name``, or ``name/model/prompt`` and what else the facets hold apart: one key a group."""
     facets = parse_facets(row["facets"])
     parts = [run.benchmark]
     if run.keeps_apart:

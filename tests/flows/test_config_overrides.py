@@ -172,7 +172,7 @@ def test_a_value_of_any_kind_in_any_place_is_taken_or_answered(path: Path, weird
     metric_list: [bleu]
     scorer: {type: llm_judge, prompt: x, judges: [qwen], parse: {type: number}}
     evaluation_methods: [{name: contains, params: {mode: any}}]
-    metrics: [{name: p, type: pass_at_k, params: {k: 1}, facets: [model_name], labels: {include: [a]}}]
+    metrics: [{name: p, type: pass_at_k, params: {k: 1}, facets: [model_name], labels: {include: [contains]}}]
     facets: [model_name]
     statistics: {seed: 1}
     errors: {max_rate: 0.1}

@@ -189,7 +189,15 @@ def test_labels_are_included_or_excluded(asking: Any, judged: Callable[..., Part
     assert [row["label"] for row in rows_of({"name": "mean"}, parts)] == ["exact_match", "contains"]
     for labels in ({"include": ["contains"]}, {"exclude": ["exact_match"]}):
         assert [row["label"] for row in rows_of({"name": "mean", "labels": labels}, parts)] == ["contains"]
-    assert rows_of({"name": "mean", "labels": {"include": ["none"]}}, parts) == []
+
+
+def test_a_metric_that_looks_at_no_label_there_is_has_failed(
+    asking: Any, judged: Callable[..., Part]
+) -> None:
+    parts = [judged("exact_match", asking({"a": "1"}), {"a": ["1"]})]
+    [row] = rows_of({"name": "mean", "labels": {"include": ["none"]}}, parts)
+    assert (row["status"], row["value"], row["label"], row["n_samples"]) == ("failed", None, None, 0)
+    assert row["error"] == "there is no evaluation result under the labels that metric 'mean' looks at"
 
 
 def test_a_failed_part_fails_its_groups_and_no_others(asking: Any, judged: Callable[..., Part]) -> None:
