@@ -1,7 +1,8 @@
 """``nightjar check CONFIG`` (``python -m flows.check``): every mistake of a config and its dataset, with its
-line. Asks no model, and computes nothing."""
+line. Renders every prompt, asks no model, and computes no score."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +10,11 @@ import typer
 
 from flows.command_line import command_line, examples, new_app
 from flows.config.schema import EvalConfig
+from metrics.errors import ConfigError, NightjarError
+from tasks.benchmarks.config import BenchmarkFields
+
+MOST = 20
+"""So many mistakes of one kind are listed."""
 
 app = new_app()
 
@@ -33,7 +39,10 @@ def checked(config: EvalConfig, overrides: Sequence[str] = ()) -> str:
     from tasks.datasets.selection import Selection
     from tasks.reporting.numbers import plural
 
-    found = check_dataset(config, benchmark_fields(config), Selection(), overrides)
+    fields = benchmark_fields(config)
+    found = check_dataset(config, fields, Selection(), overrides)
+    if mistakes := [*_lost_recordings(config, overrides), *islice(_not_rendered(fields), MOST)]:
+        raise ConfigError("\n".join(dict.fromkeys(mistakes)))
     said = [f"{config.name}: no mistakes, {plural(found.count, 'item')}"]
     if config.dataset is not None and config.dataset.path is not None:
         form = config.dataset.form
@@ -43,6 +52,34 @@ def checked(config: EvalConfig, overrides: Sequence[str] = ()) -> str:
     if found.missing is not None:
         said.append(f"warning: {found.missing.sentence}")
     return ", ".join(said)
+
+
+def _lost_recordings(config: EvalConfig, overrides: Sequence[str]) -> Iterator[str]:
+    """Files of recorded responses that are not there, as messages."""
+    from flows.config.checks import written
+    from flows.config.errors import Problem, located_message
+    from flows.config.files import files_of
+
+    for file in files_of(config):
+        if file.replayed and not file.path.exists():
+            problem = Problem(file.location, f"'{file.name}' is not there: expected a file at {file.path}")
+            yield located_message(written(config, overrides), problem)
+
+
+def _not_rendered(fields: BenchmarkFields) -> Iterator[str]:
+    """Why items can't be asked about, as messages: a template, a few-shot example, an image."""
+    from tasks.benchmarks.open import open_benchmark
+
+    benchmark = open_benchmark(fields)
+    said: set[str] = set()
+    for item in benchmark.items():
+        for prompt in benchmark.prompt_names():
+            try:
+                list(benchmark.render(prompt, [item]))
+            except NightjarError as error:
+                if (message := str(error)) not in said:
+                    said.add(message)
+                    yield message
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -62,3 +62,36 @@ def test_a_dataset_without_mistakes_is_told_with_encoding_delimiter_and_empty_an
     assert code == 0
     assert "sums: no mistakes, 2 items, encoding cp1252, delimiter ';'" in said
     assert "items.csv:3" in said
+
+
+ROWS = '{"question": "1+1?", "answer": "2"}\n{"question": "2+2?", "answer": "4", "hint": "even"}\n'
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"prompt_template": "{{question}} {{hint}}"}, "'hint'"),
+        ({"fewshot": {"num": 2}}, "fewshot"),
+        ({"fewshot": {"num": 1, "path": "away.jsonl"}}, "away.jsonl"),
+        (
+            {"models": [{"name": "own", "type": "replay", "config": {"path": "away.jsonl"}}]},
+            "config.yaml:1: models.0.config.path: 'away.jsonl' is not there: expected a file at",
+        ),
+    ],
+    ids=["a field that one row lacks", "more examples than items", "no file of examples", "no recording"],
+)
+def test_what_an_evaluation_would_refuse_is_a_mistake(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], keys: dict[str, Any], said: str
+) -> None:
+    (tmp_path / "items.jsonl").write_text(ROWS)
+    code, out, told = check(capsys, config(tmp_path, dataset="items.jsonl", **keys))
+    assert (code, out) == (2, ""), told
+    assert said in told
+
+
+def test_every_item_that_a_template_does_not_fit_is_told_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "items.jsonl").write_text(ROWS + '{"question": "3+3?", "answer": "6"}\n')
+    code, _, told = check(capsys, config(tmp_path, dataset="items.jsonl", prompt_template="{{hint}}"))
+    assert (code, len(told.splitlines())) == (2, 2)
