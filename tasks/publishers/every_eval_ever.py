@@ -11,8 +11,10 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Final, Literal
 
+import orjson
 from pydantic import Field
 
 from metrics.registry import METRICS
@@ -21,6 +23,7 @@ from tasks.store.home import write_json
 
 SCHEMA_VERSION: Final = "0.3.0"
 FOLDER: Final = "every_eval_ever"
+SOURCE: Final = "Nightjar"
 UNKNOWN: Final = "unknown"
 
 
@@ -52,6 +55,9 @@ class EveryEvalEver(Publisher):
             path.parent.mkdir(parents=True, exist_ok=True)
             write_json(path, document)
             written.append(str(path))
+        for path in _earlier(run):
+            if str(path) not in written:
+                path.unlink(missing_ok=True)
         return written
 
     def documents(self, run: FinishedRun) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -81,7 +87,7 @@ class EveryEvalEver(Publisher):
     def _source(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
         url = {"source_organization_url": self.organization_url} if self.organization_url else {}
         return {
-            "source_name": "Nightjar",
+            "source_name": SOURCE,
             "source_type": "evaluation_run",
             "source_organization_name": self.organization,
             **url,
@@ -105,6 +111,19 @@ class EveryEvalEver(Publisher):
                 "sampling": _text(facts.get("sampling") or {}),
             },
         }
+
+
+def _earlier(run: FinishedRun) -> Iterator[Path]:
+    """The documents of this benchmark that a run of ours has left in the folder."""
+    benchmark = str(run.manifest["benchmark"])
+    for path in (run.folder / FOLDER / "data" / _path_part(benchmark)).rglob("*.json"):
+        try:
+            document = orjson.loads(path.read_bytes())
+            source, named = document["source_metadata"]["source_name"], str(document["evaluation_id"])
+        except (OSError, ValueError, LookupError, TypeError):
+            continue  # nothing of ours
+        if source == SOURCE and named.startswith(f"{benchmark}/"):
+            yield path
 
 
 def _result(row: Mapping[str, Any], manifest: Mapping[str, Any]) -> dict[str, Any]:

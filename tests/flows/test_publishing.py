@@ -92,9 +92,21 @@ def test_each_model_has_a_document_of_the_common_record(evaluate: Callable[..., 
         for entry in next(iter(found.values()))["evaluation_results"]
     }
     assert lower == {"exact_match": False, "bleu": False, "ter": True}
+    (kept, *_) = found
+    others = {
+        folder / kept.replace("org/one", "org/one/earlier"): found[kept],
+        folder / "every_eval_ever/data/sums_more/theirs.json": {"source_metadata": {"source_name": "Lab"}},
+        folder / "every_eval_ever/data/other/one.json": found[kept],
+    }
+    for path, document in others.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(document))
     again = list(EveryEvalEver.model_validate(keys).send(FinishedRun(folder)))
     assert sorted(again) == sorted(str(folder / path) for path in found)
-    assert documents(folder) == found
+    earlier, *theirs = others
+    assert not earlier.exists()
+    assert all(path.exists() for path in theirs)
+    assert {name: document for name, document in documents(folder).items() if name in found} == found
 
 
 @pytest.mark.parametrize(
