@@ -63,6 +63,7 @@ def _checks(view: RunView, options: DiagnosticOptions) -> list[Check]:
         answers.DisagreeingRepeats(options),
         answers.ConstantScores(options),
         answers.LetterChoices(options),
+        responses.TargetsOutside(options),
         responses.EmptyReferences(view, options),
         responses.UnreachableReferences(view, options),
     ]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from metrics.build import build_metric
 from metrics.errors import NightjarError
+from metrics.types import IGNORED_TARGET
 from scorers.base import FilterError
 from scorers.letters import FIRST_TOKEN
 from tasks.comparison.stopping import stopped_sentence
@@ -351,6 +352,31 @@ WITHOUT_REFERENCES: Final = (
 )
 """Metrics, by the name that their signature begins with, that compare with no reference, or to which none is
 one: no tool is to be called."""
+
+
+class TargetsOutside(TallyCheck):
+    """Items with a right answer that is none of their choices; lm-evaluation-harness warns of them, too. An
+    index of -1 is left alone, as there: so test sets are marked whose answers nobody publishes."""
+
+    def add(self, sample: SampleView) -> None:
+        """Counts items with choices by model."""
+        if sample.choices:
+            tally = self.tallies[sample.model_name]
+            tally.total += 1
+            if IGNORED_TARGET in sample.gold:
+                target = sample.references[0] if sample.references else None
+                tally.hit(sample, f"{target!r} is none of {sample.choices}"[:TEXT_LENGTH])
+
+    def finish(self) -> Iterator[Diagnostic]:
+        """One finding a model."""
+        for model, tally in self.tallies.items():
+            if tally.seen:
+                yield tally.finding(
+                    "target_outside",
+                    "warning",
+                    f"The right answer of {tally.words('item')} of {model} is none of the choices: each "
+                    "choice counts as wrong there. Compare the targets with the choices.",
+                )
 
 
 class EmptyReferences:

@@ -63,6 +63,19 @@ def test_the_recordings_have_no_finding_that_is_not_there() -> None:
     assert [finding.kind for finding in diagnose(gsm8k(limit=300))] == []
 
 
+def test_a_right_answer_that_is_none_of_the_choices() -> None:
+    def asked(number: int, gold: list[int]) -> SampleView:
+        response = ResponseView(None, lls=(-1.0, -2.0), is_greedy=(True, False))
+        filters = {"none": [[-1.0, -float(number)]]}
+        return sample(number, choices=["a", "b"], gold=gold, responses=[response], filters=filters)
+
+    found = findings(asked(n, [-100] if n % 5 == 0 else [n % 2]) for n in range(20))["target_outside"]
+    assert (found.severity, found.count) == ("warning", 4)
+    assert found.message.startswith("The right answer of 4 of 20 items (20 %) of m is none of the choices")
+    assert found.examples[1].text == "'5' is none of ['a', 'b']"
+    assert "target_outside" not in findings(asked(n, [-1]) for n in range(20))
+
+
 def test_a_filter_that_finds_nothing() -> None:
     empty = {"filters": {"strict-match": [None]}, "scores": {"exact_match,strict-match": [0.0]}}
     found = findings(sample(n, **(empty if n % 5 == 0 else {})) for n in range(50))
