@@ -10,18 +10,32 @@ them: ``nightjar --install-completion`` does that once; ``python -m flows.eval``
 the same command.
 """
 
+import os
+import signal
+import sys
+import threading
+
+if (
+    threading.current_thread() is threading.main_thread()
+    and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    and (
+        getattr(getattr(sys.modules["__main__"], "__spec__", None), "name", "").startswith("flows.")
+        or os.path.basename(getattr(sys.modules["__main__"], "__file__", None) or "") == "nightjar"
+    )
+):
+    # Ctrl-C ends a command without a traceback while the imports below run, and those of the command's
+    # module, a second together: there is nothing to put away. ``command_line`` takes it over.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
 import atexit
 import copy
 import getpass
 import importlib
 import logging
-import os
-import signal
-import sys
-import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import Any, Final, TextIO, cast
 from weakref import WeakKeyDictionary
@@ -54,12 +68,23 @@ def examples(*lines: str) -> str:
     return "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)]) + "\n"
 
 
+def output_folder(text: str) -> Path:
+    """The folder that ``--output`` names; refuses one without a name, which a shell makes of a variable that
+    is not set: it would be the current folder.
+    """
+    if not text:
+        raise typer.BadParameter("it is empty; name a folder, or leave it out")
+    return Path(text)
+
+
 def command_line(app: typer.Typer, arguments: Sequence[str] | None = None) -> None:
     """Runs the application on ``arguments`` (default: the process's own) and exits.
 
     What the user can mend, a NightjarError, is one line on stderr and exit code 2, never a traceback. A
     warning of a metric or of the user's code is one line, too, from now on.
     """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     collect_rarely()
     warnings.showwarning = show_warning
     _warned.clear()

@@ -605,9 +605,14 @@ def _purpose(model: type[BaseModel], location: Location) -> str:
     return ""
 
 
+NOT_WRITTEN: Final = frozenset({"harness", "inspected", "base_dir", "config_file", "mutual_information"})
+"""Fields that a config gets where it is read, and that nobody writes."""
+
+
 def known_keys(models: Iterable[type[BaseModel]]) -> list[str]:
-    """The keys that any of the models has, in the order of their fields."""
-    return list(dict.fromkeys(name for owner in models for name in owner.model_fields))
+    """The keys that any of the models has and that people write, in the order of their fields."""
+    names = (name for owner in models for name in owner.model_fields if name not in NOT_WRITTEN)
+    return list(dict.fromkeys(names))
 
 
 def meant_models(models: list[type[BaseModel]], written: Any) -> list[type[BaseModel]]:

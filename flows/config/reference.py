@@ -15,6 +15,7 @@ from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, 
 from pydantic import BaseModel, JsonValue
 from pydantic.fields import FieldInfo
 
+from flows.config.errors import NOT_WRITTEN
 from flows.config.schema import EvalConfig
 from metrics.config import MetricConfig
 from scorers.config import (
@@ -37,9 +38,6 @@ from tasks.verdicts.config import (
 )
 
 Model = type[BaseModel]
-
-NOT_WRITTEN: Final = frozenset({"harness", "inspected", "base_dir", "config_file", "mutual_information"})
-"""Fields that a config gets where it is read, and that nobody writes."""
 
 _TEXT: Final = {"type": "string"}
 _INTEGER: Final = {"type": "integer"}

@@ -1,7 +1,9 @@
 """Exit codes mean what they say, and what is suggested after a failure helps."""
 
 import json
+import os
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -13,8 +15,11 @@ import pytest
 
 from flows.command_line import INTERRUPTED, command_line, new_app, warn
 from flows.eval import session
+from flows.eval.__main__ import main as eval_main
+from flows.suite.__main__ import main as suite_main
 from tasks.models.control import interrupted
 from tasks.processes.endings import ended_with_process
+from tests.flows.conftest import PROJECT
 
 Evaluate = Callable[..., Any]
 
@@ -165,6 +170,26 @@ def test_a_second_ctrl_c_waits_for_nothing(second: signal.Signals, monkeypatch: 
     assert raised.value.code == INTERRUPTED
     assert not released.is_set()
     released.set()
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_ctrl_c_at_the_very_beginning_leaves_no_traceback(tmp_path: Path) -> None:
+    """Pressed while the first library is imported."""
+    (tmp_path / "orjson.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    path = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    ran = subprocess.run([sys.executable, "-m", "flows.eval"], env=path, cwd=PROJECT, capture_output=True)
+    assert (ran.returncode, ran.stderr, ran.stdout) == (-signal.SIGINT, b"", b"")
+
+
+@pytest.mark.parametrize("main", [eval_main, suite_main])
+def test_an_output_without_a_name_is_refused(
+    main: Callable[[], None], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["", "nowhere.yaml", "--output", ""])
+    with pytest.raises(SystemExit) as raised:
+        main()
+    assert raised.value.code == 2
+    assert "'--output': it is empty; name a folder, or leave it out\n" in capsys.readouterr().err
 
 
 def test_a_warning_is_printed_once_in_a_command(capsys: pytest.CaptureFixture[str]) -> None:
