@@ -41,6 +41,7 @@ from tasks.models.config import ModelConfig, SampleParams
 from tasks.models.identity import model_identity
 from tasks.models.providers.provider import provider_class
 from tasks.models.records import Lookup
+from tasks.models.registry import is_reference
 from tasks.reduce import aggregate, reduce
 from tasks.render import RenderSetup
 from tasks.rows.running import RunningScore
@@ -49,7 +50,7 @@ from tasks.store.fingerprint import stage_code
 from tasks.store.keys import Step, digest
 from tasks.turns import TurnSetup
 from tasks.usercode.load import resolver
-from tasks.usercode.sources import sources_of
+from tasks.usercode.sources import Sources, sources_named, sources_of
 
 
 @dataclass(frozen=True)
@@ -179,6 +180,10 @@ def _render(fields: BenchmarkFields, benchmark: Benchmark, prompt: str) -> Step[
     )
 
 
+def _provider_sources(kind: str, base_dir: str | Path) -> Sources:
+    return sources_named([kind], base_dir) if is_reference(kind) else sources_of(provider_class(kind))
+
+
 def _infer(config: EvalConfig, model: ModelConfig, options: RunOptions, attempt: Attempt) -> Step[InferSetup]:
     sampling = config.sampling(model)
     identity = {
@@ -187,7 +192,7 @@ def _infer(config: EvalConfig, model: ModelConfig, options: RunOptions, attempt:
         "samples": sampling.num_samples,
         "seed": sampling.seed,
         "n": sampling.n,
-        "provider": sources_of(provider_class(model.type, Path(config.base_dir))),
+        "provider": _provider_sources(model.type, config.base_dir),
     }
     setup = InferSetup(
         model=model,

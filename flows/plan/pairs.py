@@ -11,7 +11,6 @@ from flows.plan.steps import ArenaPlan, FilterPlan, MethodPlan, MetricPlan, Over
 from metrics import Metric
 from metrics.errors import ConfigError, NightjarError
 from metrics.metric import installed_version
-from metrics.types import Resolve
 from scorers.arena import is_arena
 from scorers.base import ALL_FILTERS, Scorer
 from scorers.config import (
@@ -46,6 +45,7 @@ from tasks.store.home import named_path
 from tasks.store.keys import Step
 from tasks.store.schemas import CELL_FACETS
 from tasks.usercode.evaluate import asks_about_programs
+from tasks.usercode.load import Resolver
 from tasks.usercode.sources import named_files, sources_of
 from tasks.verdicts.config import EvaluationMethodConfig, EvaluationMetricConfig
 from tasks.verdicts.methods import build_method
@@ -62,14 +62,14 @@ def filter_plan(
     entry: FilterConfig,
     scoring: ScoringConfig,
     scorer: Scorer,
-    resolve: Resolve,
+    resolve: Resolver,
     not_before: float = 0.0,
 ) -> FilterPlan:
     """A filter and its pairs; programs that ran before ``not_before`` (seconds since 1970) run again."""
     pipeline = FilterPipeline.build(entry, resolve, config.output_type)
     identity: dict[str, Any] = {
         "steps": [step.model_dump(mode="json") for step in entry.filter],
-        "code": sources_of(*pipeline.code()),
+        "code": sources_of(*pipeline.code(), resolve=resolve),
         **_named([step.model_dump() for step in entry.filter], config.base_dir),
     }
     letters = config.choices_by if config.asks_letters else None
@@ -90,7 +90,7 @@ def filter_plan(
         cut_as_text=scoring.cut_off == "text",
         item_timeout=scoring.item_timeout,
     )
-    scored = _ScoringOf(config, scoring, scorer, entry.name, not_before)
+    scored = _ScoringOf(config, scoring, scorer, entry.name, resolve, not_before)
     return FilterPlan(
         name=entry.name,
         step=Step(name=f"filter {entry.name}", identity=identity, setup=setup),
@@ -99,7 +99,9 @@ def filter_plan(
     )
 
 
-def running_score(config: EvalConfig, filters: Sequence[FilterPlan], resolve: Resolve) -> RunningScore | None:
+def running_score(
+    config: EvalConfig, filters: Sequence[FilterPlan], resolve: Resolver
+) -> RunningScore | None:
     """The first pair that can be scored while its model is still asked: a mean over items by functions of
     this project's, which ask nobody, run nothing and end. None: there is none."""
     if config.scorer is not None or config.process_results is not None or config.turns is not None:
@@ -125,11 +127,11 @@ def _owns(config: EvalConfig) -> bool:
 
 
 def _process(
-    config: EvalConfig, scoring: ScoringConfig, name: str, resolve: Resolve
+    config: EvalConfig, scoring: ScoringConfig, name: str, resolve: Resolver
 ) -> Step[PairSetup] | None:
     if config.process_results is None or config.scorer is not None:
         return None
-    code = sources_of(resolve(config.process_results))
+    code = sources_of(resolve(config.process_results), resolve=resolve)
     setup = PairSetup(
         benchmark=config.name, scoring=scoring, filter=name, metric="", base_dir=config.base_dir,
         own_modules=_owns(config),
@@ -152,6 +154,7 @@ class _ScoringOf:
     scoring: ScoringConfig
     scorer: Scorer
     source: str
+    resolve: Resolver
     not_before: float
 
 
@@ -168,8 +171,8 @@ def _pair(shared: _ScoringOf, metric: Metric) -> PairPlan:
     )
     identity = setup.identity(scorer)
     name = f"{identity.filter} × {identity.metric.name}"
-    asking = _scorer_identity(config, scoring, scorer, metric)
-    scored = _metric_identity(config, metric) | {"scorer": asking, "across_filters": source == ALL_FILTERS}
+    asking = _scorer_identity(shared, metric)
+    scored = _metric_identity(shared, metric) | {"scorer": asking, "across_filters": source == ALL_FILTERS}
     if (
         metric.endless
         or metric.patterns is not None
@@ -185,14 +188,14 @@ def _pair(shared: _ScoringOf, metric: Metric) -> PairPlan:
         "reductions": [reduction.name for reduction in metric.reductions],
         "aggregation": metric.aggregation.name,
         "facets": list(config.facets),
-        "code": sources_of(*metric.reduction_code()),
+        "code": sources_of(*metric.reduction_code(), resolve=shared.resolve),
     }  # fmt: skip
     aggregated = named | own | {
         "facets": list(config.facets),
         "statistics": config.statistics.model_dump(mode="json"),
         "signature": metric.signature(),
         "higher_is_better": metric.higher_is_better,
-        "code": sources_of(*metric.aggregation.code()),
+        "code": sources_of(*metric.aggregation.code(), resolve=shared.resolve),
     }  # fmt: skip
     reduce: Step[PairSetup] = Step(
         name=f"reduce {name}",
@@ -236,7 +239,7 @@ def _arena(shared: _ScoringOf, setup: PairSetup, metric: Metric) -> ArenaPlan:
     config, chosen, source = shared.config, shared.scoring.scorer, shared.source
     assert isinstance(chosen, ArenaConfig), "only such a scorer has a metric that waits for games"
     identity = {
-        "code": sources_of(*shared.scorer.code()),
+        "code": sources_of(*shared.scorer.code(), resolve=shared.resolve),
         "config": chosen.model_dump(mode="json", exclude={"opponents", "baseline"}),
         "cut_off": shared.scoring.cut_off,
     }
@@ -284,7 +287,7 @@ def _execute_asked(shared: _ScoringOf) -> Step[ExecuteSetup] | None:
         identity: dict[str, Any] = {"function": (config.process_results or "").rpartition(":")[2]}
     else:
         asking = tuple(_asking(scorer.get_metrics(shared.source)).values())
-        identity = {"metrics": [_metric_identity(config, metric) for metric in asking]}
+        identity = {"metrics": [_metric_identity(shared, metric) for metric in asking]}
     if not asking:
         return None
     setup = ExecuteSetup(
@@ -298,7 +301,7 @@ def _execute_asked(shared: _ScoringOf) -> Step[ExecuteSetup] | None:
         asking=tuple(metric.name for metric in asking),
     )
     identity |= {
-        "scorer": sources_of(*scorer.code()),
+        "scorer": sources_of(*scorer.code(), resolve=shared.resolve),
         "cut_off": shared.scoring.cut_off,
         "interpreter": interpreter_at(sys.executable).about,
         "sandbox": VERSION,
@@ -315,12 +318,12 @@ def _asking(metrics: Sequence[Metric]) -> dict[str, Metric]:
     return found
 
 
-def method_plan(config: EvalConfig, entry: EvaluationMethodConfig, resolve: Resolve) -> MethodPlan:
+def method_plan(config: EvalConfig, entry: EvaluationMethodConfig, resolve: Resolver) -> MethodPlan:
     """An evaluation method."""
     method = build_method(entry, resolve)
     identity = {
         "method": entry.model_dump(mode="json"),
-        "code": sources_of(*method.code()),
+        "code": sources_of(*method.code(), resolve=resolve),
         **_named(entry.model_dump(), config.base_dir),
         "cut_off": config.cut_off_as(),
         **({"item_timeout": config.item_timeout} if entry.type == "regex_match" else {}),
@@ -343,14 +346,14 @@ _OF_RESPONSES = ("statistics", "answers")
 """Metrics over evaluation results read what methods said of whole responses."""
 
 
-def metric_plan(config: EvalConfig, entry: EvaluationMetricConfig, resolve: Resolve) -> MetricPlan:
+def metric_plan(config: EvalConfig, entry: EvaluationMetricConfig, resolve: Resolver) -> MetricPlan:
     """A metric over the results of evaluation methods."""
     metric = build_evaluation_metric(entry, resolve, config.facets)
     identity = {
         "benchmark": config.name,
         "metric": entry.model_dump(mode="json"),
         "facets": list(metric.facets),
-        "code": sources_of(*metric.code()),
+        "code": sources_of(*metric.code(), resolve=resolve),
         **_named(entry.model_dump(), config.base_dir),
     }
     setup = MetricSetup(
@@ -387,28 +390,27 @@ def _depends_on(value: Any) -> Iterator[str]:
             yield from _depends_on(entry)
 
 
-def _metric_identity(config: EvalConfig, metric: Metric) -> dict[str, Any]:
+def _metric_identity(shared: _ScoringOf, metric: Metric) -> dict[str, Any]:
     """What decides a metric's numbers; its display name does not."""
     return {
         "metric": metric.entry or metric.name,
         "arguments": dict(metric.arguments),
         "version": metric.version,
         "aggregation": metric.aggregation.name,
-        "code": sources_of(*metric.scoring_code()),
+        "code": sources_of(*metric.scoring_code(), resolve=shared.resolve),
         "libraries": {name: installed_version(name) for name in metric.libraries},
-        **_named({"depends_on": metric.depends_on}, config.base_dir),
+        **_named({"depends_on": metric.depends_on}, shared.config.base_dir),
     }
 
 
-def _scorer_identity(
-    config: EvalConfig, scoring: ScoringConfig, scorer: Scorer, metric: Metric
-) -> dict[str, Any]:
+def _scorer_identity(shared: _ScoringOf, metric: Metric) -> dict[str, Any]:
     """What of the scorer decides a metric's numbers: a judge's prompt says nothing about the metrics beside
     it."""
+    config, scoring, scorer = shared.config, shared.scoring, shared.scorer
     chosen = scoring.scorer
     concerned = metric.entry in SCORER_METRICS or isinstance(chosen, DefaultScorerConfig | UserScorerConfig)
     return {
-        "code": sources_of(*scorer.code()),
+        "code": sources_of(*scorer.code(), resolve=shared.resolve),
         "config": chosen.model_dump(mode="json") if chosen is not None and concerned else None,
         "output_type": scoring.output_type,
         "cut_off": scoring.cut_off,

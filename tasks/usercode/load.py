@@ -34,7 +34,6 @@ from types import ModuleType
 from typing import Any, Final
 
 from metrics.errors import ConfigError
-from metrics.types import Resolve
 from tasks.store.home import PROJECT, private_folder
 from tasks.store.imports import file_text_digest
 from tasks.usercode import observed
@@ -214,6 +213,9 @@ _VERSIONED = re.compile(r"_[0-9a-f]{12}$")
 OWNED: Final = 256
 """Sets of modules of an owner that stay importable; of older ones only what was loaded lives on."""
 
+Place = tuple[Path, str]
+"""A file, and a name in it."""
+
 _importing = threading.RLock()
 _numbers = itertools.count(1)
 _owned: "deque[str]" = deque()
@@ -259,7 +261,7 @@ class UserModules:
         return function  # type: ignore[no-any-return]
 
     def _from_file(self, source: str, base_dir: Path) -> ModuleType:
-        path = (base_dir / source).expanduser().resolve()
+        path = _file_at(source, base_dir)
         if not path.is_file():
             raise ConfigError(f"'{source}' is not there: expected a Python file at {path}")
         files = imported_files(path)
@@ -317,13 +319,44 @@ def load_function(reference: str, base_dir: str | Path) -> Callable[..., Any]:
     return _shared.function(reference, base_dir)
 
 
-def resolver(base_dir: str | Path, own: bool = False) -> Resolve:
+class Resolver:
     """The functions of one config's folder by name: what metrics and scorers are given, which read no files.
 
-    ``own``: from a set of modules that begins with this resolver.
+    It knows what the config calls what it was asked for: an object knows where it was made alone, which may
+    be another file.
     """
-    modules = UserModules(own=True) if own else _shared
-    return lambda reference: modules.function(reference, base_dir)
+
+    def __init__(self, modules: UserModules, base_dir: str | Path) -> None:
+        self._modules = modules
+        self._base_dir = Path(base_dir)
+        self._named: dict[int, tuple[object, dict[Place, None]]] = {}
+
+    def __call__(self, reference: str) -> Callable[..., Any]:
+        """The callable that ``reference`` names; raises ConfigError."""
+        function = self._modules.function(reference, self._base_dir)
+        source, _, name = reference.rpartition(":")
+        file = _file_at(source, self._base_dir) if source.endswith(".py") else module_place(source)
+        if file is not None:
+            # The object is held, too: another one may not get its number.
+            self._named.setdefault(id(function), (function, {}))[1][file, name] = None
+        return function
+
+    def places(self, code: object) -> tuple[Place, ...]:
+        """The files and names by which the config came by something that is called: by its own, or by those
+        of its class, of the object whose method it is, or of that one's class."""
+        owner = getattr(code, "__self__", None)
+        known = (self._named.get(id(entry)) for entry in (code, type(code), owner, type(owner)))
+        return tuple(dict.fromkeys(place for entry in known if entry is not None for place in entry[1]))
+
+
+def resolver(base_dir: str | Path, own: bool = False) -> Resolver:
+    """The functions of one config's folder by name. ``own``: from a set of modules that begins with this
+    resolver."""
+    return Resolver(UserModules(own=True) if own else _shared, base_dir)
+
+
+def _file_at(source: str, base_dir: Path) -> Path:
+    return (base_dir / source).expanduser().resolve()
 
 
 def _version(files: Iterable[Path]) -> str:

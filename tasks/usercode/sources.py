@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Final
 
 from metrics.errors import ConfigError
 from tasks.store.fingerprint import library_version, package_digest, packages_behind, python_version
@@ -21,8 +21,11 @@ from tasks.store.home import named_path
 from tasks.store.imports import DIGITS, file_text_digest
 from tasks.store.keys import digest
 from tasks.usercode.files import Reached, is_ours, library_of, reached_files
-from tasks.usercode.load import is_shared
+from tasks.usercode.load import Resolver, is_shared, resolver
 from tasks.usercode.observed import Unknown, digest_now, loaded_files, read_files
+
+USED: Final = "used"
+"""What stands for a name of a file: the file has a digest."""
 
 
 class Sources(dict[str, str]):
@@ -32,14 +35,25 @@ class Sources(dict[str, str]):
     entries: tuple[str, ...] = ()
 
 
-def sources_of(*code: Callable[..., Any]) -> Sources:
+def sources_of(*code: Callable[..., Any], resolve: Resolver | None = None) -> Sources:
     """The sources behind users' functions and classes, sorted by name; the program's own are behind its
     stages.
 
     A ``functools.partial`` counts by its function and its arguments, a wrapped function by what it wraps, and
-    a function of an installed package by the package's version.
+    a function of an installed package by the package's version. ``resolve`` is what the config's functions
+    come from: the file that the config names counts, wherever the function was made.
     """
-    parts = [_sources(entry) for entry in code]
+    return _together([_sources(entry, resolve) for entry in code])
+
+
+def sources_named(references: Iterable[str], base_dir: str | Path) -> Sources:
+    """The sources behind the functions and classes that a config of the folder calls by these names."""
+    resolve = resolver(base_dir)
+    return sources_of(*map(resolve, references), resolve=resolve)
+
+
+def _together(parts: Iterable[Sources]) -> Sources:
+    parts = list(parts)
     found: dict[str, list[str]] = {}
     for part in parts:
         for name, value in part.items():
@@ -49,40 +63,83 @@ def sources_of(*code: Callable[..., Any]) -> Sources:
     return sources
 
 
-def _sources(entry: Any) -> Sources:
-    if isinstance(entry, functools.partial):
-        inner = _sources(entry.func)
-        arguments = [*entry.args, *entry.keywords.values()]
-        behind = sources_of(*filter(callable, arguments))
-        given = {"args": list(map(_argument, entry.args))} | {
-            "keywords": {name: _argument(value) for name, value in entry.keywords.items()}
-        }
-        name = getattr(inspect.unwrap(entry.func), "__name__", "function")
-        found = Sources({**behind, **inner, f"arguments of {name}": digest(given)[:DIGITS]})
-        found.entries = (*inner.entries, *behind.entries)
-        return found
+def _sources(entry: Any, resolve: Resolver | None) -> Sources:
+    made = _of_partial(entry, resolve) if isinstance(entry, functools.partial) else _where_made(entry)
+    places = () if resolve is None else resolve.places(entry)
+    return _together([made, *(_where_named(path, name, entry, made) for path, name in places)])
+
+
+def _of_partial(entry: "functools.partial[Any]", resolve: Resolver | None) -> Sources:
+    inner = _sources(entry.func, resolve)
+    behind = sources_of(*filter(callable, _arguments(entry)), resolve=resolve)
+    given = {"args": list(map(_argument, entry.args))} | {
+        "keywords": {name: _argument(value) for name, value in entry.keywords.items()}
+    }
+    name = getattr(inspect.unwrap(entry.func), "__name__", "function")
+    return _together([inner, behind, Sources({f"arguments of {name}": digest(given)[:DIGITS]})])
+
+
+def _where_made(entry: Any) -> Sources:
+    """By the file that a callable, or its class, is defined in."""
     target = _target(entry)
     path = _source_file(target)
     if path is not None and is_ours(path):
         return Sources()
     if path is None:
         return Sources({f"{getattr(target, '__module__', '')}.{target.__qualname__}": python_version()})
-    found = Sources({f"{path.name}:{name}": "used" for name in _names(entry, target)})
+    return _from(path, _names(entry, target))
+
+
+def _where_named(path: Path, name: str, entry: Any, made: Sources) -> Sources:
+    """By the file that a config names. The name counts where the callable has not told it: by one function
+    several may be made, each with what it was given."""
+    if is_ours(path):
+        return Sources()
+    told = [source.rpartition(":")[2] for source, value in made.items() if value == USED]
+    known = any(one == name or one.startswith(f"{name}.") for one in told)
+    if isinstance(entry, functools.partial):
+        known = known or (str(path) in made.entries and all(map(_is_told, _arguments(entry))))
+    found = _from(path, () if known else (name,))
+    if library_of(path) is not None:
+        found.entries = ()  # it counts by its version
+    return found
+
+
+def _from(path: Path, names: Iterable[str]) -> Sources:
     library = library_of(path)
+    found = Sources({f"{path.name}:{name}": USED for name in names})
     found |= _of_library(library) if library else _of_file(path)
     found.entries = (str(path),)
     return found
+
+
+def _arguments(entry: "functools.partial[Any]") -> list[Any]:
+    return [*entry.args, *entry.keywords.values()]
+
+
+def _is_told(value: Any) -> bool:
+    """Whether a key tells an argument of a partial from any other: a value, or a function by its name."""
+    if not callable(value):
+        return _has_digest(value)
+    plain = inspect.isroutine(value) or isinstance(value, type)
+    owner = getattr(value, "__self__", None)
+    bound = owner is not None and not isinstance(owner, ModuleType | type)
+    return plain and not bound and not hasattr(value, "__wrapped__") and "<" not in value.__qualname__
 
 
 def _argument(value: Any) -> Any:
     """An argument of a partial as a key sees it; of a function its name, since its sources stand beside."""
     if callable(value):
         return getattr(value, "__qualname__", type(value).__qualname__)
+    return value if _has_digest(value) else repr(value)
+
+
+def _has_digest(value: Any) -> bool:
     try:
         digest(value)
     except (TypeError, ValueError):
-        return repr(value)
-    return value
+        return False
+    return True
 
 
 def _target(entry: Any) -> Any:

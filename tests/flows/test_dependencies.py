@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tasks.usercode import observed
-from tasks.usercode.load import load_function
+from tasks.usercode.load import resolver
 from tasks.usercode.sources import Sources, first_difference, named_files, observed_files, sources_of
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -173,6 +173,47 @@ REGISTRIES = {
         {"plugins/one.py": "from registry import TABLE\nTABLE['c'] = lambda: 2\n"},
     ),
 }
+MAKING = """
+class Const:
+    def __init__(self, n): self.n = n
+    def __call__(self, references, predictions): return self.n
+    def method(self, references, predictions): return self.n
+def make(n): return lambda references, predictions: n
+def plain(f): return lambda references, predictions: f()
+"""
+
+
+def made(text: str) -> Shape:
+    """A metric that something of a neighbour's makes of the number ``{}`` in the config's own file."""
+    text = f"from functools import partial\nfrom fac import Const, make, plain\n{text}\n"
+    files = {"mine.py": text.replace("{}", "1"), "fac.py": MAKING}
+    return Shape(files, {"mine.py": text.replace("{}", "2")})
+
+
+MADE_ELSEWHERE = {
+    "an object of a neighbour's class": made("f = Const({})"),
+    "a method of such an object": made("f = Const({}).method"),
+    "what a neighbour's function returns": made("f = make({})"),
+    "what a neighbour's decorator returns": made("@plain\ndef f(): return {}"),
+    "a partial of what a neighbour's function returns": made("f = partial(make({}))"),
+    "a partial with such an object": made(
+        "def g(h, *given, **named): return h(*given, **named)\nf = partial(g, Const({}))"
+    ),
+    "a neighbour's class": Shape(
+        {
+            "mine.py": "from fac import C\nf = C()\n",
+            "fac.py": f"class C:\n    def __call__{SIGNATURE.replace('(', '(self, ')}: return 1\n",
+        },
+        {"fac.py": f"class C:\n    def __call__{SIGNATURE.replace('(', '(self, ')}: return 2\n"},
+    ),
+    "another neighbour's function": Shape(
+        {
+            "mine.py": "from one import f\n",
+            **{f"{name}.py": metric(str(n)) for n, name in ((1, "one"), (2, "two"))},
+        },
+        {"mine.py": "from two import f\n"},
+    ),
+}
 PACKAGES = {
     "a package installed editable, by a path": Shape(
         {
@@ -212,13 +253,14 @@ PACKAGES = {
         "packed.mine:f",
     ),
 }
-SHAPES = {**IN_THE_FILE, **OTHER_PIP_NAMES, **READ, **REGISTRIES, **PACKAGES}
+SHAPES = {**IN_THE_FILE, **OTHER_PIP_NAMES, **READ, **REGISTRIES, **MADE_ELSEWHERE, **PACKAGES}
 WHOLE_WAY = (
     "import h.t.n",
     "data read at import",
     "data read in the function",
     "data that another process reads, named",
     *REGISTRIES,
+    *MADE_ELSEWHERE,
     "a package installed editable, by a finder",
     "a metric in a package that imports its sibling",
 )
@@ -379,9 +421,10 @@ class Scored:
 
     @classmethod
     def now(cls, folder: Path, shape: Shape) -> "Scored":
-        function = load_function(shape.metric, folder)
+        resolve = resolver(folder)
+        function = resolve(shape.metric)
         value = float(function(references=["a"], predictions=["b"]))
-        sources = sources_of(function)
+        sources = sources_of(function, resolve=resolve)
         read = observed_files(sources.entries)
         assert read is not None
         return cls(value, sources, read, named_files(shape.settings.get("depends_on", ()), folder))

@@ -96,6 +96,76 @@ class Mine(RecordedProvider[Frozen]):
     assert {name for name in made[0] if made[0][name] != made[1].get(name)} == {"step.provider.mine.py"}
 
 
+FACTORY = """
+class Scorer:
+    def get_metrics(self, filter_name): return ["own"]
+    def score(self, batch): return [1.0 for _ in batch.predictions]
+class Corpus:
+    def __init__(self, n): self.n = n
+    def __call__(self, references, predictions): return self.n
+    def aggregation(self, values): return self.n
+def of(n):
+    return lambda *given, **named: n
+def corpus(n):
+    class Made(Corpus):
+        def __init__(self): super().__init__(n)
+    return Made
+"""
+NAMED = """
+from functools import partial
+from factory import Corpus, Scorer, corpus, of
+one, two = of(1), of(2)
+part, other_part = partial(of(1)), partial(of(2))
+whole, other_whole = Corpus(1), Corpus(2)
+made, other_made = corpus(1), corpus(2)
+"""
+
+
+def identities(folder: Path, name: str, override: str) -> dict[str, str]:
+    """What is in the keys of each stage of a config that names something of ``named.py``."""
+    plan = planned(None, override.replace("NAME", f"'{folder}/named.py:{name}'"))
+    (pair,) = plan.filters[-1].pairs[-1:]
+    steps = (plan.filters[-1].step, pair.score, pair.reduce, pair.aggregate)
+    return {
+        name: digest(step.identity)
+        for name, step in zip(("filter", "score", "reduce", "aggregate"), steps, strict=True)
+    }
+
+
+METRIC = "filter_list=[{name: none, filter: [], metric_list: [{metric: NAME, alias: m}]}]"
+STEP = "filter_list=[{name: none, filter: [{function: NAME}], metric_list: [{metric: exact_match}]}]"
+REDUCTION = "filter_list=[{name: none, filter: [], metric_list: [{metric: exact_match, reduction: [NAME]}]}]"
+AGGREGATION = (
+    "filter_list=[{name: none, filter: [], metric_list: [{metric: exact_match, aggregation: NAME}]}]"
+)
+
+
+@pytest.mark.parametrize(
+    ("override", "stages", "names"),
+    [
+        (METRIC, {"score"}, ("one", "two")),
+        (METRIC, {"score"}, ("part", "other_part")),
+        (METRIC, {"score", "aggregate"}, ("whole", "other_whole")),
+        (METRIC, {"score", "aggregate"}, ("made", "other_made")),
+        (STEP, {"filter"}, ("one", "two")),
+        (REDUCTION, {"reduce"}, ("one", "two")),
+        (AGGREGATION, {"aggregate"}, ("one", "two")),
+        ("scorer={type: NAME}", {"score"}, ("Scorer",)),
+    ],
+)
+def test_the_file_that_a_config_names_is_in_the_key_wherever_its_function_was_made(
+    override: str, stages: set[str], names: tuple[str, ...], tmp_path: Path
+) -> None:
+    (tmp_path / "factory.py").write_text(FACTORY)
+    (tmp_path / "named.py").write_text(NAMED)
+    before = [identities(tmp_path, name, override) for name in names]
+    (tmp_path / "named.py").write_text(f"{NAMED}# edited\n")
+    after = [identities(tmp_path, name, override) for name in names]
+    for stage in stages:
+        found = [entry[stage] for entry in (*before, *after)]
+        assert len(set(found)) == len(found), f"{stage}: an edit, or another name, has the same key"
+
+
 @pytest.mark.parametrize(
     ("override", "step", "cause"),
     [

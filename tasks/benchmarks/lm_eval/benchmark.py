@@ -38,8 +38,7 @@ from tasks.datasets.items import Cluster
 from tasks.messages.chat import chat_text
 from tasks.messages.media import MediaError, MediaReader
 from tasks.store.keys import digest
-from tasks.usercode.load import load_function
-from tasks.usercode.sources import Sources, sources_of
+from tasks.usercode.sources import Sources, sources_named
 
 Sampler = Literal["default", "first_n", "per_item"]
 
@@ -311,7 +310,7 @@ class HarnessBenchmark:
         return {knob: said for knob in knobs if (said := self._harness.get(knob)) is not None}
 
     def _code(self, value: Any) -> Sources:
-        return sources_of(*(load_function(name, self._base_dir) for name in sorted(set(functions_in(value)))))
+        return sources_named(sorted(set(functions_in(value))), self._base_dir)
 
 
 class Prompter:

@@ -31,8 +31,7 @@ from tasks.datasets.item import Item, Rendered
 from tasks.datasets.items import Cluster
 from tasks.store.home import write_lines
 from tasks.store.keys import digest, file_digest
-from tasks.usercode.load import load_function
-from tasks.usercode.sources import sources_of
+from tasks.usercode.sources import sources_named
 
 NAME: Final = re.compile(r"samples_(?P<task>.+)_(?P<time>\d{4}-\d{2}-\d{2}T[\d.\-]+)\.jsonl")
 RESULTS: Final = "results_{time}.json"
@@ -337,7 +336,7 @@ class LoggedBenchmark:
             **self._config,
             "prompt": prompt,
             "samples": file_digest(self._path),
-            "functions": {"code": sources_of(*(load_function(name, self._base_dir) for name in names))},
+            "functions": {"code": sources_named(names, self._base_dir)},
         }
 
     def _rendered(self, item: Item, row: LogRow, fields: Fields) -> Rendered:
