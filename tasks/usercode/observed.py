@@ -51,6 +51,8 @@ class _Seen:
         """Files of functions that configs name, wherever they lie: they count as users' files."""
         self.lost: set[str] = set()
         """Events that could not be looked at: from then on nothing is known."""
+        self.folder = ""
+        """The working folder that users' code finds."""
         self.watching = False
         self.send: Callable[[Note], None] | None = None
 
@@ -65,11 +67,21 @@ def watch(path: Path) -> None:
     loaded."""
     with _seen.lock:
         _seen.named.add(os.path.realpath(path))
+        _seen.folder = working_folder()
         _users_file.cache_clear()
         if not _seen.watching:
             _seen.watching = True
             sys.addaudithook(_hook)
             _mark_threads()
+            _mark_folder()
+
+
+def working_folder() -> str:
+    """The process's; empty where it is gone."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""
 
 
 def forward(send: Callable[[Note], None]) -> None:
@@ -102,8 +114,9 @@ def forget(files: Iterable[Path]) -> None:
 
 
 def read_files(entry: Path, reached: Iterable[Path]) -> dict[str, str]:
-    """All that the code of a function was seen to read, itself too, by path: a digest, or ``GONE``. ``entry``
-    is its file, ``reached`` are those that it is known to import. Raises Unknown."""
+    """All that the code of a function was seen to read, itself too, by path: a digest, or ``GONE``; and, with
+    a slash behind it, the working folder where names led from it. ``entry`` is its file, ``reached`` are
+    those that it is known to import. Raises Unknown."""
     if str(entry) not in _seen.loaded or _seen.lost:
         raise Unknown(f"{entry} was loaded before anyone looked")
     _, reads = _read_by([entry, *reached])
@@ -155,6 +168,8 @@ def _digest(path: str, states: set[State]) -> str | None:
 
 
 def _state(path: str) -> State:
+    if path.endswith(os.sep):
+        return None  # a working folder: where it is counts, and not what is in it
     try:
         found = os.stat(path)
     except OSError:
@@ -186,6 +201,7 @@ def _opened(arguments: tuple[Any, ...]) -> None:
     name = os.path.abspath(os.fsdecode(path))
     if not users or _is_apart(name):
         return
+    _note_folder(users, path)
     flags = flags if isinstance(flags, int) else os.O_RDONLY
     if flags & _WRITES and (flags & os.O_TRUNC or (flags & os.O_CREAT and not os.path.exists(name))):
         _seen.written[name] = users | _seen.written.get(name, frozenset())
@@ -213,7 +229,23 @@ def _imported(arguments: tuple[Any, ...]) -> None:
 def _connected(arguments: tuple[Any, ...]) -> None:
     name = os.fsdecode(arguments[0])
     if os.path.isfile(name) and (users := _users_running()):
+        _note_folder(users, name)
         _note(users, os.path.abspath(name))
+
+
+def _moved(arguments: tuple[Any, ...]) -> None:
+    """Another working folder is chosen."""
+    if users := _users_running():
+        _note_folder(users, arguments[0])
+
+
+def _note_folder(users: frozenset[str], path: int | str | bytes | os.PathLike[str]) -> None:
+    """Notes the working folder where a name leads from it; one that users' code has chosen leads from what
+    is noted already."""
+    if isinstance(path, int) or os.path.isabs(os.fsdecode(path)):
+        return
+    if users and _seen.folder and working_folder() == _seen.folder:
+        _note(users, os.path.join(_seen.folder, ""))
 
 
 def _mark_threads() -> None:
@@ -229,10 +261,29 @@ def _mark_threads() -> None:
     threading.Thread.start = marked  # type: ignore[method-assign,assignment]
 
 
+def _mark_folder() -> None:
+    """Has it noted who asks for the working folder, as ``Path.resolve`` and ``abspath`` do of a name that
+    leads from it: Python tells nobody."""
+    getcwd = os.getcwd
+
+    @wraps(getcwd)
+    def marked() -> str:
+        if not getattr(_busy, "now", False):
+            _busy.now = True
+            try:
+                _note_folder(_users_running(), "")
+            finally:
+                _busy.now = False
+        return getcwd()
+
+    os.getcwd = marked
+
+
 _HANDLERS: Final[Mapping[str, Callable[[tuple[Any, ...]], None]]] = {
     "open": _opened,
     "exec": _ran,
     "import": _imported,
+    "os.chdir": _moved,
     "sqlite3.connect": _connected,
 }
 
@@ -240,7 +291,7 @@ _HANDLERS: Final[Mapping[str, Callable[[tuple[Any, ...]], None]]] = {
 def _note(users: Iterable[str], path: str) -> None:
     state = _state(path)
     new = tuple(user for user in users if state not in _seen.reads.get(user, {}).get(path, ()))
-    if new and not os.path.isdir(path):
+    if new and (path.endswith(os.sep) or not os.path.isdir(path)):
         _tell((new, path, state))
 
 

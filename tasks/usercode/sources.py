@@ -22,10 +22,15 @@ from tasks.store.imports import DIGITS, file_text_digest
 from tasks.store.keys import digest
 from tasks.usercode.files import Reached, is_ours, library_of, reached_files
 from tasks.usercode.load import Resolver, is_shared, resolver
-from tasks.usercode.observed import Unknown, digest_now, loaded_files, read_files
+from tasks.usercode.observed import Unknown, digest_now, loaded_files, read_files, working_folder
 
 USED: Final = "used"
 """What stands for a name of a file: the file has a digest."""
+
+
+OWN_FOLDER: Final = "the functions' folder/"
+WORKING_FOLDER: Final = "the working folder/"
+"""What stands for folders among files that were read: no file's name ends so."""
 
 
 class Sources(dict[str, str]):
@@ -211,15 +216,33 @@ def observed_files(entries: Iterable[str]) -> dict[str, str] | None:
             found |= read_files(path, connected_files(path))
     except (Unknown, OSError):
         return None
-    root = _root(paths)
-    return {_label(path, root): value for path, value in sorted(found.items())}
+    return _labelled(found, _root(paths))
+
+
+def _labelled(found: Mapping[str, str], root: str) -> dict[str, str] | None:
+    """What was read, by names: relative to the functions' own folder below that. Beside them stand the
+    folders that the other names hang on, which must be the same another time."""
+    working = [path for path in found if path.endswith(os.sep)]
+    files = {_label(path, root): value for path, value in sorted(found.items()) if path not in working}
+    if any(map(os.path.isabs, files)):
+        files[OWN_FOLDER] = root
+    if working:
+        files[WORKING_FOLDER] = os.path.normpath(working[0])
+    return files if len(working) < 2 else None
 
 
 def first_difference(entries: Iterable[str], files: Mapping[str, str]) -> str | None:
-    """The first of these files that is not as it was; None where all are."""
+    """The first of these files, and of the folders that their names hang on, that is not as it was; None
+    where all are."""
     root = _root([Path(entry) for entry in entries])
+    folders = {OWN_FOLDER: root, WORKING_FOLDER: working_folder()}
     return next(
-        (name for name, value in files.items() if digest_now(os.path.join(root, name)) != value), None
+        (
+            name
+            for name, value in files.items()
+            if (folders[name] if name in folders else digest_now(os.path.join(root, name))) != value
+        ),
+        None,
     )
 
 

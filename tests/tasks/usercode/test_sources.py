@@ -179,6 +179,55 @@ def test_a_file_of_its_own_that_is_gone_again_is_no_source(
     assert set(seen(tmp_path, text)) == {"mine.py"}
 
 
+def test_a_file_above_the_function_is_its_checkouts_own(tmp_path: Path) -> None:
+    text = f"{READING}def metric(x): return (HERE.parent / 'data' / 'words.txt').read_text()\n"
+    for name in ("one", "two"):
+        (tmp_path / name / "data").mkdir(parents=True)
+        (tmp_path / name / "data" / "words.txt").write_text(name)
+        write(tmp_path / name / "in", mine=text)
+    found = seen(tmp_path / "one" / "in", text)
+    assert first_difference([str(tmp_path / "one" / "in" / "mine.py")], found) is None
+    assert first_difference([str(tmp_path / "two" / "in" / "mine.py")], found) is not None
+
+
+RELATIVE = {
+    "a name": "def metric(x): return Path('words.txt').read_text()\n",
+    "a whole path": "def metric(x): return Path('words.txt').resolve().read_text()\n",
+    "a database": "import sqlite3\ndef metric(x): sqlite3.connect('words.txt').close()\n",
+    "another folder": "import os\ndef metric(x):\n    os.chdir('below')\n    Path('words.txt').read_text()\n",
+}
+
+
+@pytest.mark.parametrize("text", RELATIVE.values(), ids=RELATIVE)
+@pytest.mark.parametrize("place", ["one", "in"])
+def test_a_name_that_hangs_on_the_working_folder_is_for_runs_there(
+    text: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in ("one", "two", "in"):
+        (tmp_path / folder / "below").mkdir(parents=True)
+        for file in ("words.txt", "below/words.txt"):
+            (tmp_path / folder / file).write_text(folder)
+    monkeypatch.chdir(tmp_path / place)
+    found = seen(tmp_path / "in", f"{READING}{text}")
+    entries = [str(tmp_path / "in" / "mine.py")]
+    monkeypatch.chdir(tmp_path / place)
+    assert first_difference(entries, found) is None
+    monkeypatch.chdir(tmp_path / "two")
+    assert first_difference(entries, found) is not None
+
+
+def test_a_function_that_chooses_the_working_folder_runs_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "words.txt").write_text("one")
+    monkeypatch.chdir(tmp_path.parent)
+    found = seen(
+        tmp_path,
+        f"{READING}import os\ndef metric(x):\n    os.chdir(HERE)\n    Path('words.txt').read_text()\n",
+    )
+    assert set(found) == {"mine.py", "words.txt"}
+
+
 def test_a_file_that_changes_while_it_runs_can_not_be_known(tmp_path: Path) -> None:
     (tmp_path / "words.txt").write_text("one")
     write(tmp_path, mine=f"{READING}def metric(x): return (HERE / 'words.txt').read_text()\n")
