@@ -62,6 +62,11 @@ def library_of(path: str | Path) -> str | None:
     return _library(os.path.realpath(path))
 
 
+def is_installed(path: str) -> bool:
+    """Whether a file is that of a library by its path as it stands, which takes no look at the disk."""
+    return _library(path) is not None
+
+
 @lru_cache(maxsize=16384)
 def _library(path: str) -> str | None:
     for folder, standard in _library_folders():

@@ -277,7 +277,7 @@ class UserModules:
             if self._own and qualified in sys.modules:
                 return sys.modules[qualified]
             if observed.changed_since_read(files):
-                observed.forget(files)
+                _forget_packages(observed.forget(files))
                 sys.modules.pop(qualified, None)
             if qualified in sys.modules:
                 return sys.modules[qualified]
@@ -466,11 +466,17 @@ def _forget_edited(place: Path) -> None:
     files = imported_files(place) if library_of(place) is None else frozenset[Path]()
     if not observed.changed_since_read(files):
         return
-    observed.forget(files)
+    _forget_packages(observed.forget(files))
+
+
+def _forget_packages(files: Collection[Path]) -> None:
+    """Has the packages that these files are of, and modules that are of none, imported anew; the folders of
+    configs, whose modules come and go with each version, see to theirs."""
     names = {name: getattr(module, "__file__", None) for name, module in sys.modules.copy().items()}
     tops = {name.partition(".")[0] for name, file in names.items() if file and Path(file).resolve() in files}
     _forget_modules(
         name
         for name, file in names.items()
-        if name.partition(".")[0] in tops and not (file and library_of(file))
+        if (top := name.partition(".")[0]) in tops
+        and not (top.startswith(PREFIX) or top == "__main__" or (file and library_of(file)))
     )

@@ -15,15 +15,15 @@ import sys
 import tempfile
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import wraps
 from pathlib import Path
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Any, Final
 
 from tasks.store.home import default_store, home
 from tasks.store.imports import file_text_digest
-from tasks.usercode.files import is_ours, library_of
+from tasks.usercode.files import is_installed, is_ours, library_of
 
 GONE: Final = "no file"
 """What stands for the digest of a file that is not there."""
@@ -49,6 +49,8 @@ class _Seen:
         """Files that users' code has made, and whose code that was."""
         self.named: set[str] = set()
         """Files of functions that configs name, wherever they lie: they count as users' files."""
+        self.before: dict[str, tuple[ModuleType, str]] = {}
+        """Modules of users' files that were there before anyone looked, and their files."""
         self.lost: set[str] = set()
         """Events that could not be looked at: from then on nothing is known."""
         self.folder = ""
@@ -71,9 +73,20 @@ def watch(path: Path) -> None:
         _users_file.cache_clear()
         if not _seen.watching:
             _seen.watching = True
+            _seen.before = dict(_users_modules())
             sys.addaudithook(_hook)
             _mark_threads()
             _mark_folder()
+
+
+def _users_modules() -> Iterator[tuple[str, tuple[ModuleType, str]]]:
+    script = sys.modules.get("__main__")  # it is a module of its own where it is imported
+    for name, module in sys.modules.copy().items():
+        file = vars(module).get("__file__") if isinstance(module, ModuleType) else None
+        if not isinstance(file, str) or module is script or is_installed(file):
+            continue
+        if (path := _users_file(file)) is not None:
+            yield name, (module, path)
 
 
 def working_folder() -> str:
@@ -104,22 +117,25 @@ def changed_since_read(files: Iterable[Path]) -> bool:
     return any(states != {_state(path)} for path, states in _read_by(files)[1].items())
 
 
-def forget(files: Iterable[Path]) -> None:
-    """Forgets what these files, and the code behind them, have read: they are about to be loaded anew."""
+def forget(files: Iterable[Path]) -> frozenset[Path]:
+    """Forgets what these files, and the code behind them, have read: they are about to be loaded anew.
+    Returns the files of all that code."""
     code, _ = _read_by(files)
     with _seen.lock:
         for file in code:
             _seen.reads.pop(file, None)
             _seen.loaded.discard(file)
+    return frozenset(map(Path, code))
 
 
 def read_files(entry: Path, reached: Iterable[Path]) -> dict[str, str]:
     """All that the code of a function was seen to read, itself too, by path: a digest, or ``GONE``; and, with
     a slash behind it, the working folder where names led from it. ``entry`` is its file, ``reached`` are
     those that it is known to import. Raises Unknown."""
-    if str(entry) not in _seen.loaded or _seen.lost:
-        raise Unknown(f"{entry} was loaded before anyone looked")
-    _, reads = _read_by([entry, *reached])
+    code, reads = _read_by([entry, *reached])
+    unseen = {file for name, (module, file) in _seen.before.items() if sys.modules.get(name) is module}
+    if str(entry) not in _seen.loaded or _seen.lost or not unseen.isdisjoint(code):
+        raise Unknown(f"{entry}, or what it imports, was loaded before anyone looked")
     found = {path: _digest(path, states) for path, states in reads.items()}
     return {path: digest for path, digest in found.items() if digest is not None}
 

@@ -1,6 +1,7 @@
 """What is known of a user's function before it runs, and what is seen when it does."""
 
 import gc
+import importlib
 import importlib.metadata
 import json
 import os
@@ -17,7 +18,7 @@ import pytest
 from metrics.errors import ConfigError
 from tasks.sandboxes.killable import ItemTimeout, KillableProcess
 from tasks.store.home import PROJECT
-from tasks.usercode import load
+from tasks.usercode import load, observed
 from tasks.usercode.load import UserModules, load_function, resolver
 from tasks.usercode.sources import (
     Sources,
@@ -240,6 +241,25 @@ def test_a_file_that_changes_while_it_runs_can_not_be_known(tmp_path: Path) -> N
 
 def test_a_module_that_was_loaded_unseen_can_not_be_known(tmp_path: Path) -> None:
     assert observed_files([str(tmp_path / "other.py")]) is None
+
+
+def test_what_imports_a_module_that_was_loaded_unseen_can_not_be_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A notebook's own import, before the first evaluation: the file may have been edited since."""
+    monkeypatch.syspath_prepend(str(tmp_path / "lib"))
+    write(tmp_path / "lib", loaded_unseen="VALUE = 1\n")
+    importlib.import_module("loaded_unseen")
+    monkeypatch.setattr(observed, "_seen", observed._Seen())  # it looks from the next function on
+    write(tmp_path / "lib", loaded_unseen="VALUE = 22\n")
+    try:
+        found = sources(tmp_path, mine="from loaded_unseen import VALUE\ndef metric(x): return VALUE\n")
+        assert observed_files(found.entries) is None
+        del sys.modules["loaded_unseen"]
+        found = sources(tmp_path, mine="from loaded_unseen import VALUE\ndef metric(x): return VALUE, x\n")
+        assert observed_files(found.entries) is not None
+    finally:
+        sys.modules.pop("loaded_unseen", None)
 
 
 def test_a_database_is_read(tmp_path: Path) -> None:

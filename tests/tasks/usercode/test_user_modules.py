@@ -107,3 +107,33 @@ def test_a_missing_module_of_a_package_that_is_there_is_no_missing_package(tmp_p
     with pytest.raises(ConfigError) as raised:
         load_function("utils.py:fn", tmp_path)
     assert "pip install" not in str(raised.value)
+
+
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize(
+    ("importing", "files"),
+    [
+        ("from far_away import VALUE\n", {"far_away": "VALUE = {}\n"}),
+        ("from far_away.deep import VALUE\n", {"far_away__deep": "VALUE = {}\n", "far_away____init__": ""}),
+        (
+            "import importlib\nVALUE = importlib.import_module('far' + '_away').VALUE\n",
+            {"far_away": "VALUE = {}\n"},
+        ),
+        (
+            "from between import VALUE\n",
+            {"between": "from far_away import VALUE\n", "far_away": "VALUE = {}\n"},
+        ),
+    ],
+)
+def test_an_edit_outside_the_folder_takes_effect_in_the_same_process(
+    importing: str, files: dict[str, str], own: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path / "lib"))
+    write(tmp_path / "mine", utils=f"{importing}def fn(): return VALUE\n")
+    try:
+        for value in (1, 22):
+            write(tmp_path / "lib", **{name: text.format(value) for name, text in files.items()})
+            assert UserModules(own=own).function("utils.py:fn", tmp_path / "mine")() == value
+    finally:
+        for name in [name for name in sys.modules if name.partition(".")[0] in ("far_away", "between")]:
+            del sys.modules[name]
