@@ -34,6 +34,10 @@ Note = tuple[tuple[str, ...], str, State]
 """Users' files whose code ran, what was read then (empty: the first file was loaded), and its state."""
 
 
+UNTOLD: Final[State] = (-1, -1, -1)
+"""The state of a file that may be another one: it is never found so again."""
+
+
 class Unknown(Exception):
     """What a function depends on can't be said: it was loaded unseen, or a file changed while it ran."""
 
@@ -172,8 +176,11 @@ def digest_now(path: str) -> str:
 
 def _digest(path: str, states: set[State]) -> str | None:
     """Of a file as it was read; None for one of the code's own that is gone by now. Raises Unknown."""
+    if UNTOLD in states:
+        raise Unknown(f"{path} may be another file of that name")
     now = _state(path)
-    if now is None and states != {None} and path.startswith(os.path.join(tempfile.gettempdir(), "")):
+    passing = (os.path.join(tempfile.gettempdir(), ""), _MEMORY)
+    if now is None and states != {None} and path.startswith(passing):
         return None
     if states != {now}:
         raise Unknown(f"{path} changed while it was read")
@@ -210,19 +217,29 @@ _WRITES: Final = os.O_WRONLY | os.O_RDWR
 
 
 def _opened(arguments: tuple[Any, ...]) -> None:
-    path, _, flags = arguments
+    path, mode, flags = arguments
     if isinstance(path, int):
         return
     users = _users_running()
     name = os.path.abspath(os.fsdecode(path))
     if not users or _is_apart(name):
         return
-    _note_folder(users, path)
     flags = flags if isinstance(flags, int) else os.O_RDONLY
+    if mode is None and not os.path.isabs(os.fsdecode(path)):  # os.open, and nobody tells below which folder
+        if not flags & os.O_WRONLY and not _is_pythons(sys._getframe(2)):
+            _note(users, name, told=False)
+        return
+    _note_folder(users, path)
     if flags & _WRITES and (flags & os.O_TRUNC or (flags & os.O_CREAT and not os.path.exists(name))):
         _seen.written[name] = users | _seen.written.get(name, frozenset())
     elif not flags & os.O_WRONLY:
         _note(users - _seen.written.get(name, frozenset()), name)
+
+
+def _is_pythons(frame: FrameType) -> bool:
+    """Whether code is of the standard library, which opens folders so, to walk through them."""
+    file = frame.f_code.co_filename
+    return file.startswith("<frozen ") or library_of(file) == "python"
 
 
 def _ran(arguments: tuple[Any, ...]) -> None:
@@ -304,8 +321,8 @@ _HANDLERS: Final[Mapping[str, Callable[[tuple[Any, ...]], None]]] = {
 }
 
 
-def _note(users: Iterable[str], path: str) -> None:
-    state = _state(path)
+def _note(users: Iterable[str], path: str, told: bool = True) -> None:
+    state = _state(path) if told else UNTOLD
     new = tuple(user for user in users if state not in _seen.reads.get(user, {}).get(path, ()))
     if new and (path.endswith(os.sep) or not os.path.isdir(path)):
         _tell((new, path, state))
@@ -348,12 +365,15 @@ class _UsersFile(dict[str, str | None]):
 
 _users_file = _UsersFile()
 _DEVICES: Final = ("/proc/", "/dev/", "/sys/")
+_MEMORY: Final = "/dev/shm/"
+"""Files like any others."""
 
 
 def _is_apart(name: str) -> bool:
     """What is no source of a user's: devices, installed files (they count by version), what this program
     keeps."""
-    if name.startswith(_DEVICES) or name.endswith(".pyc") or is_ours(name) or library_of(name) is not None:
+    device = name.startswith(_DEVICES) and not name.startswith(_MEMORY)
+    if device or name.endswith(".pyc") or is_ours(name) or library_of(name) is not None:
         return True
     kept = (str(home()), os.path.abspath(default_store()))
     return name.startswith(tuple(os.path.join(folder, "") for folder in kept))

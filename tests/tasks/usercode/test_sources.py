@@ -7,6 +7,7 @@ import json
 import os
 import sqlite3
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -155,6 +156,27 @@ def test_devices_and_processes_are_no_files(tmp_path: Path) -> None:
             f"{READING}def metric(x): return Path('/dev/null').read_text(), Path('/proc/stat').read_text()\n",
         )
     ) == {"mine.py"}
+
+
+def test_a_file_in_shared_memory_is_read(tmp_path: Path) -> None:
+    with tempfile.NamedTemporaryFile(dir="/dev/shm") as file:
+        assert file.name in seen(tmp_path, f"def metric(x): return open({file.name!r}).close()\n")
+
+
+def test_a_name_below_a_folder_that_nobody_tells_can_not_be_known(tmp_path: Path) -> None:
+    (tmp_path / "words.txt").write_text("one")
+    body = (
+        "folder = os.open(HERE, os.O_RDONLY)\n    os.close(os.open('words.txt', os.O_RDONLY, dir_fd=folder))"
+    )
+    write(tmp_path, mine=f"{READING}import os\ndef metric(x):\n    {body}\n    os.close(folder)\n")
+    function = load_function("mine.py:metric", tmp_path)
+    function("x")
+    assert observed_files(sources_of(function).entries) is None
+
+
+def test_folders_that_python_walks_are_not_read(tmp_path: Path) -> None:
+    body = "with tempfile.TemporaryDirectory() as folder:\n        os.mkdir(f'{folder}/deep')"
+    assert set(seen(tmp_path, f"import os, tempfile\ndef metric(x):\n    {body}\n")) == {"mine.py"}
 
 
 def test_a_file_that_was_missing_is_noted(tmp_path: Path) -> None:
