@@ -228,14 +228,18 @@ def _setting(name: str, old: Mapping[str, Any], new: Mapping[str, Any], named: s
     return f"{shown} changed from {was!r} to {now!r}"
 
 
+_OF_CODE = re.compile(rf"^(?:{re.escape(SEEN)}|code\.|libraries\.)|\.code\.|(?:^|\.)depends_on\.")
+"""What stands before the name of a file, a package or a library, which may have dots of its own."""
+
+
 def _is_code(name: str) -> bool:
-    return name.startswith(("code.", "libraries.", SEEN)) or ".code." in name or "depends_on." in name
+    return _OF_CODE.search(name) is not None
 
 
 def _code(store: Store, name: str, was: Any, now: Any) -> str:
     """A changed file, library or package, of a package with its files that differ where they are known."""
-    start = next(part for part in ("depends_on.", "code.", "libraries.", SEEN) if part in name)
-    label = name[name.index(start) + len(start) :]
+    found_at = _OF_CODE.search(name)
+    label = name[found_at.end() :] if found_at is not None else name
     if was is None:
         return f"{label} is needed now"
     if now is None:
@@ -250,7 +254,7 @@ def _code(store: Store, name: str, was: Any, now: Any) -> str:
             if found
             else f"{label} changed"
         )
-    plain = start == "libraries." or not _is_digest(now)
+    plain = name.startswith("libraries.") or not _is_digest(now)
     return f"{label} changed from {was} to {now}" if plain else f"{label} changed"
 
 

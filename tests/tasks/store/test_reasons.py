@@ -91,3 +91,12 @@ def test_a_store_that_can_not_be_asked_costs_the_reason_only(
     for name in ("exists", "cat_file"):
         monkeypatch.setattr(store.fs, name, refuse)
     assert keep_reason(store, reason("a", **{"code.x.py": "0" * 16})).because == FIRST_TIME
+
+
+@pytest.mark.parametrize(
+    "file", ["code.txt", "barcode.csv", "libraries.json", "my.code.txt", "seen.txt", "a/depends_on.txt"]
+)
+@pytest.mark.parametrize("before", ["seen.", "step.depends_on.", "step.scorer.code."])
+def test_a_file_is_named_in_full(before: str, file: str, tmp_path: Path) -> None:
+    first, second = (reason("a", **{f"{before}{file}": digit * 16}) for digit in "01")
+    assert differences(Store(str(tmp_path)), first, second) == [f"{file} changed"]
