@@ -9,6 +9,7 @@ kept with digests, and the result serves as long as all of it is as it was.
 import functools
 import inspect
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -21,7 +22,7 @@ from tasks.store.home import named_path
 from tasks.store.imports import DIGITS, file_text_digest
 from tasks.store.keys import digest
 from tasks.usercode.files import Reached, is_ours, library_of, reached_files
-from tasks.usercode.load import Resolver, is_shared, resolver
+from tasks.usercode.load import PREFIX, Resolver, is_shared, resolver
 from tasks.usercode.observed import Unknown, digest_now, loaded_files, read_files, working_folder
 
 USED: Final = "used"
@@ -68,20 +69,24 @@ def _together(parts: Iterable[Sources]) -> Sources:
     return sources
 
 
-def _sources(entry: Any, resolve: Resolver | None) -> Sources:
-    made = _of_partial(entry, resolve) if isinstance(entry, functools.partial) else _where_made(entry)
+def _sources(entry: Any, resolve: Resolver | None, within: bool = False) -> Sources:
+    """``within``: it is an argument of something whose file counts."""
     places = () if resolve is None else resolve.places(entry)
+    if isinstance(entry, functools.partial):
+        made = _of_partial(entry, resolve, within or bool(places))
+    else:
+        made = _where_made(entry)
     return _together([made, *(_where_named(path, name, entry, made) for path, name in places)])
 
 
-def _of_partial(entry: "functools.partial[Any]", resolve: Resolver | None) -> Sources:
-    inner = _sources(entry.func, resolve)
-    behind = sources_of(*filter(callable, _arguments(entry)), resolve=resolve)
-    given = {"args": list(map(_argument, entry.args))} | {
-        "keywords": {name: _argument(value) for name, value in entry.keywords.items()}
+def _of_partial(entry: "functools.partial[Any]", resolve: Resolver | None, within: bool) -> Sources:
+    inner = _sources(entry.func, resolve, within)
+    behind = [_sources(value, resolve, within) for value in _arguments(entry) if callable(value)]
+    given = {"args": [_argument(value, within) for value in entry.args]} | {
+        "keywords": {name: _argument(value, within) for name, value in entry.keywords.items()}
     }
     name = getattr(inspect.unwrap(entry.func), "__name__", "function")
-    return _together([inner, behind, Sources({f"arguments of {name}": digest(given)[:DIGITS]})])
+    return _together([inner, *behind, Sources({f"arguments of {name}": digest(given)[:DIGITS]})])
 
 
 def _where_made(entry: Any) -> Sources:
@@ -132,11 +137,19 @@ def _is_told(value: Any) -> bool:
     return plain and not bound and not hasattr(value, "__wrapped__") and "<" not in value.__qualname__
 
 
-def _argument(value: Any) -> Any:
-    """An argument of a partial as a key sees it; of a function its name, since its sources stand beside."""
+_THIS_TIME = re.compile(rf" at 0x[0-9a-fA-F]+|{PREFIX}\w+(?:\.\w+)*\.")
+"""What an object says of itself that another process, or another checkout, says otherwise: its address, and
+the module that a user's file is here."""
+
+
+def _argument(value: Any, within: bool) -> Any:
+    """An argument of a partial as a key sees it; of a function its name, since its sources stand beside. An
+    object that says where it lies in memory counts by the file that makes it, where that counts."""
     if callable(value):
         return getattr(value, "__qualname__", type(value).__qualname__)
-    return value if _has_digest(value) else repr(value)
+    if _has_digest(value):
+        return value
+    return _THIS_TIME.sub("", repr(value)) if within else repr(value)
 
 
 def _has_digest(value: Any) -> bool:

@@ -69,6 +69,32 @@ def test_two_functions_of_a_file_are_told_apart(tmp_path: Path) -> None:
     assert sources(tmp_path, mine=text) != sources(tmp_path, "other", mine=text)
 
 
+HOLDING = """
+from functools import partial
+class Held:
+    def __init__(self, n): self.n = n
+def take(*given, **named): return given
+metric, other, listed = partial(take, Held(1)), partial(take, Held(2)), partial(take, [Held(1)])
+inner = partial(take, partial(take, x=Held(1)))
+"""
+
+
+@pytest.mark.parametrize("name", ["metric", "other", "listed", "inner"])
+def test_an_object_that_a_function_is_given_counts_by_the_file_that_makes_it(
+    tmp_path: Path, name: str
+) -> None:
+    def found(name: str) -> Sources:
+        resolve = resolver(tmp_path, own=True)
+        return sources_of(resolve(f"mine.py:{name}"), resolve=resolve)
+
+    write(tmp_path, mine=HOLDING)
+    before = found(name)
+    assert found(name) == before, "another object of the same kind, elsewhere in memory"
+    assert all(found(other) != before for other in ("metric", "other", "listed", "inner") if other != name)
+    write(tmp_path, mine=HOLDING.replace("(2)", "(3)"))
+    assert found(name) != before
+
+
 def test_files_that_nobody_imports_do_not_count(tmp_path: Path) -> None:
     before = sources(tmp_path, mine=TWO.format(1, 1), stranger="VALUE = 1\n")
     assert sources(tmp_path, stranger="VALUE = 2\n") == before
