@@ -124,7 +124,23 @@ def _parsed(path: Path, _mtime_ns: int, _size: int) -> Mapping[str, Any]:
         loader.dispose()
     if not isinstance(value, dict):
         raise ConfigError(f"{path}: expected a mapping of keys, got {type(value).__name__}")
+    if _is_deeper(value, DEEPEST):
+        raise ConfigError(f"{path}: its lists and mappings are nested too deeply to be read")
     return {str(key): entry for key, entry in value.items()}
+
+
+DEEPEST: Final = 100
+"""Lists and mappings of a definition inside each other: what reads them calls itself for each."""
+
+
+def _is_deeper(value: Any, levels: int) -> bool:
+    """Whether there is anything below so many levels, as there always is where an anchor holds itself."""
+    level = [value]
+    for _ in range(levels):
+        inside = (one.values() if isinstance(one, dict) else one for one in level)
+        found = (entry for entries in inside for entry in entries if isinstance(entry, dict | list))
+        level = list({id(entry): entry for entry in found}.values())
+    return bool(level)
 
 
 def _include_names(value: Any, path: Path) -> list[str]:

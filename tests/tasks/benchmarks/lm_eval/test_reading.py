@@ -97,3 +97,12 @@ def test_a_changed_file_is_read_again(tmp_path):
     assert Reader().read(tmp_path / "task.yaml") == {"a": 1}
     write(tmp_path, task_yaml="a: 12")
     assert Reader().read(tmp_path / "task.yaml") == {"a": 12}
+
+
+@pytest.mark.parametrize("value", ["[" * 500 + "]" * 500, "{a: " * 500 + "1" + "}" * 500, "&a [*a]"])
+def test_what_is_nested_without_end_is_refused(tmp_path, value):
+    write(tmp_path, task_yaml=f"doc_to_text: {value}")
+    with pytest.raises(ConfigError, match=r"task\.yaml: its lists and mappings are nested too deeply"):
+        Reader().read(tmp_path / "task.yaml")
+    write(tmp_path, fine_yaml=f"doc_to_text: {'[' * 50}{']' * 50}\nx: &a [1]\ny: [*a, *a]")
+    assert Reader().read(tmp_path / "fine.yaml")["y"] == [[1], [1]]
