@@ -442,13 +442,17 @@ def _asked(scorer: object) -> Iterator[tuple[Location, str]]:
 
 def price_problems(config: EvalConfig, resolve: Resolve) -> Iterator[Problem]:
     """Prices of no model, where a model without one was meant; and models without a price under a limit of
-    costs, which would never be reached.
+    costs, which would never be reached. A price of a model that ``--model`` leaves out is no mistake.
     """
     asked = dict.fromkeys(_paid_models(config))
     named = config.prices.model_extra or {}
     lacking = [name for name in asked if name not in named]
     known = {*asked, *(model.name for model in config.models)}
     unknown = [name for name in named if name not in known]
+    if unknown and lacking:
+        entries = written(config).data.get("models") or ()
+        left_out = [entry.get("name") if isinstance(entry, Mapping) else entry for entry in entries]
+        unknown = [name for name in unknown if name not in left_out]
     meant = set()
     for name in unknown:
         if hint := nearest(name, lacking):

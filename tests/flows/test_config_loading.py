@@ -202,3 +202,10 @@ def test_functions_and_deep_nesting_in_overrides_are_refused_by_their_key(folder
             load_config(folder / "bench.yaml", [override])
     metric = ["filter_list.0.metric_list.0.metric=!function user.metric"]
     assert load_config(folder / "bench.yaml", metric).filters()[0].metric_list
+
+
+def test_a_price_of_a_model_that_is_left_out_for_another_is_no_mistake(folder: Path) -> None:
+    (folder / "bench.yaml").write_text(VALID + "prices: {qwen: {prompt: 1}}\n")
+    assert load_config(folder / "bench.yaml", ["models=[qwen2]"]).models[0].name == "qwen2"
+    with pytest.raises(ConfigError, match="'qwen3' is no model that is asked; did you mean 'qwen2'"):
+        load_config(folder / "bench.yaml", ["models=[qwen2]", "limits.max_cost=1", "prices={qwen3: {}}"])
