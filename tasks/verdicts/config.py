@@ -319,8 +319,12 @@ def check_params(owner: str, model: type[Params], params: Mapping[str, Any]) -> 
         known = ", ".join(model.model_fields) or "no arguments"
         raise ValueError(f"{owner} does not take the argument {unknown[0]!r}{hint} (it takes {known})")
     try:
-        model.model_validate(dict(params))
+        checked = model.model_validate(dict(params))
     except ValidationError as error:
         first = error.errors()[0]
         where = "".join(f"{part}: " for part in first["loc"])
         raise ValueError(f"{owner}: {where}{first['msg'].removeprefix('Value error, ')}") from error
+    for name, value in params.items():
+        # pydantic takes a boolean for 0 or 1
+        if isinstance(value, bool) and not isinstance(getattr(checked, name), bool):
+            raise ValueError(f"{owner}: {name}: expected no boolean, got {str(value).lower()}")

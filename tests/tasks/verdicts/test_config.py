@@ -61,6 +61,10 @@ def test_a_method_is_refused_with_a_sentence(config: dict, said: str) -> None:
         ),
         ({"name": "p", "type": "percentile", "params": {"percentile": 101}}, "less than or equal to 100"),
         (
+            {"name": "p", "type": "percentile", "params": {"percentile": True}},
+            "percentile: expected no boolean, got true",
+        ),
+        (
             {"name": "p", "type": "mean", "params": {"k": 1}},
             "does not take the argument 'k' .it takes estimator",
         ),
