@@ -125,7 +125,7 @@ class _Follower:
             named = (entry.module, *(f"{entry.module}.{name}" for name in entry.names))
             self.ours |= {name for name in named if module_file(name) is not None}
             return
-        if _stands_in(self.folder, parts[0]):
+        if has_module(self.folder, parts[0]):
             yield from _beside(self.folder, entry)
         elif parts[0] in sys.stdlib_module_names:
             self.libraries.add("python")
@@ -147,7 +147,7 @@ class _Follower:
             yield from _located([*entry.module.split("."), name], None)
 
 
-def _stands_in(folder: Path, name: str) -> bool:
+def has_module(folder: Path, name: str) -> bool:
     """Whether a folder has a module of the name."""
     return any(
         (folder / entry).is_file() for entry in (f"{name}/__init__.py", *(name + end for end in SUFFIXES))

@@ -26,7 +26,7 @@ import sys
 import sysconfig
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -38,7 +38,7 @@ from tasks.store.home import PROJECT, private_folder
 from tasks.store.imports import file_text_digest
 from tasks.usercode import observed
 from tasks.usercode.evaluate import importing
-from tasks.usercode.files import imported_files, library_of, module_place
+from tasks.usercode.files import has_module, imported_files, library_of, module_place
 from tasks.usercode.surroundings import stand_ins
 
 TRUST_IT: Final = (
@@ -222,6 +222,23 @@ _owned: "deque[str]" = deque()
 _loaded = threading.Event()
 
 
+class _NeighbourHint:
+    """A finder, asked last, that finds nothing: it says why a neighbour is not found by a function that
+    imports it as it runs."""
+
+    @staticmethod
+    def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> None:
+        """None; raises ModuleNotFoundError where a user's file asks for one beside it."""
+        file = observed.importing_file() if path is None else None
+        if file is not None and has_module(file.parent, name):
+            raise ModuleNotFoundError(
+                f"No module named '{name}' as the function runs: it lies beside {file.name}, whose folder "
+                "can be imported from while the file loads; import it at the top, or by "
+                f"'from . import {name}'",
+                name=name,
+            )
+
+
 class UserModules:
     """Modules loaded from users' files: one set of them.
 
@@ -247,6 +264,8 @@ class UserModules:
         # The config's folder counts for functions of packages, too: it chooses their arguments.
         check_trusted(Path(base_dir), reference)
         _loaded.set()
+        if _NeighbourHint not in sys.meta_path:
+            sys.meta_path.append(_NeighbourHint)
         module = self._from_file(source, Path(base_dir)) if source.endswith(".py") else _from_package(source)
         function = getattr(module, name, None)
         if function is None:

@@ -346,6 +346,15 @@ def _users_running() -> frozenset[str]:
     return frozenset(found)
 
 
+def importing_file() -> Path | None:
+    """The user's file whose import statement asks a finder, which calls this; None for another's."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and frame.f_code.co_filename.startswith("<frozen importlib._bootstrap"):
+        frame = frame.f_back
+    file = _users_file(frame.f_code.co_filename) if frame is not None else None
+    return None if file is None else Path(file)
+
+
 class _UsersFile(dict[str, str | None]):
     """A code's file name → the user's file that it is; None for ours, a library's, and what is no file."""
 

@@ -137,3 +137,13 @@ def test_an_edit_outside_the_folder_takes_effect_in_the_same_process(
     finally:
         for name in [name for name in sys.modules if name.partition(".")[0] in ("far_away", "between")]:
             del sys.modules[name]
+
+
+def test_a_neighbour_that_a_function_imports_plainly_as_it_runs_is_told_about(tmp_path: Path) -> None:
+    write(tmp_path, utils="def fn(): import beside_it\ndef other(): import nowhere_at_all\n")
+    write(tmp_path, beside_it="")
+    told = r"'beside_it' .* beside utils.py, .* import it at the top, or by 'from . import beside_it'"
+    with pytest.raises(ModuleNotFoundError, match=told):
+        load_function("utils.py:fn", tmp_path)()
+    with pytest.raises(ModuleNotFoundError, match=r"^No module named 'nowhere_at_all'$"):
+        load_function("utils.py:other", tmp_path)()
