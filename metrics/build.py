@@ -160,7 +160,12 @@ def _definition(config: "MetricConfig", resolve: Resolve, output_type: OutputTyp
     style = "corpus" if hasattr(function, "aggregation") else "item"
     anywhere = (-math.inf, math.inf)
     undeclared = MetricDefinition(name, function, output_types=OUTPUT_TYPES, style=style, bounds=anywhere)  # type: ignore[arg-type]
-    return declared or undeclared
+    if declared is None:
+        return undeclared
+    # What is named is called, also where it wraps a declared function or derives from a declared class.
+    return (
+        declared if declared.function is function else replace(declared, function=function, bounds=anywhere)
+    )
 
 
 def _default_name(config: "MetricConfig", definition: MetricDefinition) -> str:

@@ -1,5 +1,6 @@
 """From config to metric: names, arguments, refusals; users' metrics, corpus metrics and columns."""
 
+import functools
 import inspect
 import math
 from collections.abc import Sequence
@@ -156,6 +157,19 @@ def test_a_users_function_is_a_metric(build: Any) -> None:
     assert named.name == "size"
     with pytest.raises(ConfigError, match="takes no argument 'minimun'; did you mean 'minimum'"):
         build({"metric": "mine.py:words", "minimun": 2}, resolve=user(words))
+
+
+def test_what_a_config_names_is_called_and_not_the_declared_metric_that_it_is_made_of(build: Any) -> None:
+    declared = METRICS["exact_match"].function
+
+    @functools.wraps(declared)
+    def doubled(references: Any, predictions: Any, **arguments: Any) -> Any:
+        return 2 * declared(references, predictions, **arguments).score
+
+    made = build({"metric": "mine.py:doubled"}, resolve=user(doubled))
+    assert made.evaluate([["a"], ["a"]], ["a", "b"]).score.tolist() == [2.0, 0.0]
+    assert doubled in made.scoring_code()
+    assert made.aggregation.bounds != METRICS["exact_match"].bounds
 
 
 def test_the_entry_called_like_the_metric_is_the_score_and_the_rest_are_details(build: Any) -> None:
