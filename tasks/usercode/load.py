@@ -232,7 +232,7 @@ class _NeighbourHint:
         file = observed.importing_file() if path is None else None
         if file is not None and has_module(file.parent, name):
             raise ModuleNotFoundError(
-                f"No module named '{name}' as the function runs: it lies beside {file.name}, whose folder "
+                f"No module named '{name}' as the function runs: it is beside {file.name}, whose folder "
                 "can be imported from while the file loads; import it at the top, or by "
                 f"'from . import {name}'",
                 name=name,
