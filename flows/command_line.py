@@ -24,7 +24,7 @@ if (
     )
 ):
     # Ctrl-C ends a command without a traceback while the imports below run, and those of the command's
-    # module, a second together: there is nothing to put away. ``command_line`` takes it over.
+    # module, a second together: there is nothing to put away. ``raise_interrupts`` ends that.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 import atexit
@@ -77,14 +77,20 @@ def output_folder(text: str) -> Path:
     return Path(text)
 
 
+def raise_interrupts() -> None:
+    """Has Ctrl-C raise KeyboardInterrupt again, now that all is imported: a command may have to put away what
+    it began."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def command_line(app: typer.Typer, arguments: Sequence[str] | None = None) -> None:
     """Runs the application on ``arguments`` (default: the process's own) and exits.
 
     What the user can mend, a NightjarError, is one line on stderr and exit code 2, never a traceback. A
     warning of a metric or of the user's code is one line, too, from now on.
     """
-    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    raise_interrupts()
     collect_rarely()
     warnings.showwarning = show_warning
     _warned.clear()

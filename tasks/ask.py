@@ -15,6 +15,7 @@ from metrics.metric import Metric
 from scorers.base import Batch, ModelReply, Scorer, ScorerRequest
 from scorers.grading import ask_again
 from tasks.caching import Workspace, artifact_task
+from tasks.models.records import is_at_limit
 from tasks.rows.limited import LimitedScorer, legible
 from tasks.rows.parts import PairSetup, pending
 from tasks.rows.scoring import joined_batches, statistics_batch
@@ -109,7 +110,7 @@ def replies_of(
                 # A judge whose tokens were used up has replied: with nothing that could be read.
                 text = {"ok": row["response"], "cut_off": ""}.get(row["status"])
                 if text is not None or row["doc_id"] not in found:
-                    cut = row["finish_reason"] == "length"
+                    cut = is_at_limit(row["finish_reason"])
                     found[row["doc_id"]] = ModelReply(text=text, error=row["error"], cut=cut)
     return found
 

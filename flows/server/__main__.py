@@ -2,7 +2,7 @@
 
 import sys
 
-from flows.command_line import REFUSED
+from flows.command_line import REFUSED, raise_interrupts
 from flows.server import link, shell_exports, start, status, stop
 from metrics.errors import NightjarError
 from tasks.reporting.streams import shown_safely
@@ -18,6 +18,7 @@ USAGE = """usage: python -m flows.server COMMAND
 
 def main() -> None:
     """Runs the command and exits."""
+    raise_interrupts()
     command = sys.argv[1] if len(sys.argv) == 2 else ""
     with shown_safely():
         try:

@@ -8,12 +8,8 @@ _AFTER: Final = rf"(?:\s*\([^()\n]{{0,20}}\))?[{MARKS}]*(?:[:：=]|is\b)[{MARKS}
 _VERDICTS: Final = r"grade|verdict|rating|score|judge?ment|decision|winner"
 _OTHERS: Final = r"answer|choice|result"
 
-FIRST: Final = (
-    rf"(?:\b(?:{_VERDICTS})\b{_AFTER}"
-    rf"|\b(?:grade|verdict|rating|score)[ \t]+of\b[{MARKS}(\[]*"
-    rf"|(?<![^\n])[ \t*_`\"'#>-]*(?:(?:final|overall|my)[ \t]+)?(?:{_OTHERS})\b[{MARKS}]*[:：=][{MARKS}(\[]*)"
-)
-"""Speaks of the verdict itself: by a word for one, or as the beginning of a line."""
+FIRST: Final = rf"(?:\b(?:{_VERDICTS})\b{_AFTER}|\b(?:grade|verdict|rating|score)[ \t]+of\b[{MARKS}(\[]*)"
+"""Speaks of the verdict itself."""
 SECOND: Final = rf"\b(?:{_OTHERS})\b{_AFTER}"
 """May speak of the answer that is judged, or of the reference."""
 

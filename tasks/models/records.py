@@ -39,10 +39,13 @@ STATUS_BEFORE: Final = "model_error"
 
 FILTER_FINISHES: Final = ("content_filter", "refusal")
 """Finish reasons of an answer that a filter ended, or the model's own refusal by a gateway."""
-LENGTH_FINISHES: Final = ("length", "max_tokens")
-"""Finish reasons of an answer that the limit of tokens ended."""
 BROKEN_FINISHES: Final = ("error", "abort", "insufficient_system_resource")
 """Finish reasons of an answer that the server broke off: of gateways, of vLLM and SGLang, of DeepSeek."""
+
+
+def is_at_limit(finish: str | None) -> bool:
+    """Whether the limit of tokens ended an answer with this finish reason."""
+    return finish in ("length", "max_tokens")
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,7 +66,7 @@ class Usage:
         for response in sample.counted:
             usage.samples += 1
             usage.failed += response.failed
-            usage.cut += response.finish_reason == "length"
+            usage.cut += response.at_limit
             usage.prompt_tokens += response.prompt_tokens or 0
             usage.completion_tokens += response.completion_tokens or 0
             if response.seconds is not None:

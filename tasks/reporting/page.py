@@ -296,7 +296,7 @@ class SampleRecords:
             "text": self._text(response.text),
             "status": response.status,
             "error": response.error,
-            "finish": response.finish_reason,
+            "finish": "length" if response.at_limit else response.finish_reason,
             "reasoning": self._text(response.reasoning),
             "calls": [
                 f"{call['name']}({shown_arguments(call['arguments'])})" for call in response.tool_calls
@@ -370,7 +370,7 @@ class SampleIndex:
         texts = [response.text or "" for response in sample.responses]
         self._counts["n"].append(len(sample.responses))
         self._counts["failed"].append(sum(response.failed for response in sample.counted))
-        self._counts["cut"].append(sum(response.finish_reason == "length" for response in sample.responses))
+        self._counts["cut"].append(sum(response.at_limit for response in sample.responses))
         self._counts["disagree"].append(int(any(_varies(scores) for scores in sample.scores.values())))
         self._counts["length"].append(sum(map(len, texts)))
         facets = {"Model": sample.model_name, "Prompt": sample.prompt_template, **sample.facets}

@@ -28,6 +28,7 @@ import pyarrow.compute as pc
 
 from metrics.errors import NightjarError
 from tasks.messages.calls import parsed_calls
+from tasks.models.records import is_at_limit
 from tasks.reporting import numbers
 from tasks.rows.parts import Origin, Row, item_field, locate, resolve
 from tasks.store.schemas import ABSENT, plain_values, row_dicts
@@ -87,6 +88,11 @@ class ResponseView:
     def cut_off(self) -> bool:
         """Were the tokens used up before the answer began? Then the request succeeded all the same."""
         return self.status == "cut_off"
+
+    @property
+    def at_limit(self) -> bool:
+        """Did the limit of tokens end it, begun or not?"""
+        return is_at_limit(self.finish_reason)
 
     @property
     def refused(self) -> bool:

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tasks.store.machine import boot
+from tasks.store.machine import boot, is_process
 
 MARK = "NIGHTJAR_SERVER"
 """Environment variable that every process of a server inherits, with the server's id."""
@@ -33,20 +33,10 @@ def started(pid: int) -> str | None:
     except OSError:
         if _PROC.is_dir() and (_PROC / "self" / "stat").exists():
             return None
-        return "alive" if _answers(pid) else None
+        return "alive" if is_process(pid) else None
     # The name stands in parentheses and may hold anything; state is the field behind it, the start the 20th.
     fields = stat.rpartition(")")[2].split()
     return None if fields[0] == "Z" else f"{boot()}:{fields[19]}"
-
-
-def _answers(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def lives(pid: int, since: str | None) -> bool:

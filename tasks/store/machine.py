@@ -40,7 +40,7 @@ def has_ended(process: Mapping[str, Any]) -> bool:
     if process.get("host") != _here():
         return False
     try:
-        return not _lives(int(process["pid"]))
+        return not is_process(int(process["pid"]))
     except (ValueError, KeyError, TypeError, OverflowError):
         return False
 
@@ -49,7 +49,8 @@ def _here() -> str:
     return f"{process_space()} {boot()}".rstrip()
 
 
-def _lives(pid: int) -> bool:
+def is_process(pid: int) -> bool:
+    """Whether this machine, or this container of it, has a process of this number, of whatever user."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -16,6 +16,7 @@ import pytest
 from flows.command_line import INTERRUPTED, command_line, new_app, warn
 from flows.eval import session
 from flows.eval.__main__ import main as eval_main
+from flows.server import __main__ as server
 from flows.suite.__main__ import main as suite_main
 from tasks.models.control import interrupted
 from tasks.processes.endings import ended_with_process
@@ -179,6 +180,16 @@ def test_ctrl_c_at_the_very_beginning_leaves_no_traceback(tmp_path: Path) -> Non
     path = {**os.environ, "PYTHONPATH": str(tmp_path)}
     ran = subprocess.run([sys.executable, "-m", "flows.eval"], env=path, cwd=PROJECT, capture_output=True)
     assert (ran.returncode, ran.stderr, ran.stdout) == (-signal.SIGINT, b"", b"")
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_a_command_of_the_server_can_put_away_what_it_began(monkeypatch: pytest.MonkeyPatch) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # as it is while the command is imported
+    found: list[object] = []
+    monkeypatch.setattr(server, "status", lambda: found.append(signal.getsignal(signal.SIGINT)))
+    monkeypatch.setattr(sys, "argv", ["", "status"])
+    server.main()
+    assert found == [signal.default_int_handler]
 
 
 @pytest.mark.parametrize("main", [eval_main, suite_main])

@@ -180,9 +180,10 @@ def asked(store, name):
     return store.write("ask", name, REQUESTS, [])
 
 
-def test_reply_that_was_cut_off_is_known_as_such(store):
+@pytest.mark.parametrize("finish", ["length", "max_tokens"])
+def test_reply_that_was_cut_off_is_known_as_such(store, finish):
     attempts = [
-        replied(store, "a" * 64, (0, "yes, but"), finish="length"),
+        replied(store, "a" * 64, (0, "yes, but"), finish=finish),
         replied(store, "b" * 64, (1, "yes")),
     ]
     found = replies_of(store, [asked(store, "c" * 64)] * 2, attempts)

@@ -12,7 +12,7 @@ import orjson
 
 from tasks.messages.calls import calls_text, recorded_calls
 from tasks.models.providers.recordings import RecordedRow, is_number, shown, whole_number
-from tasks.models.records import BROKEN_FINISHES, FILTER_FINISHES, LENGTH_FINISHES, STATUS_BEFORE
+from tasks.models.records import BROKEN_FINISHES, FILTER_FINISHES, STATUS_BEFORE, is_at_limit
 from tasks.store.keys import iso_time, unix_seconds
 
 TEXTS = ("reasoning", "finish_reason", "response_id", "served_model", "system_fingerprint", "logprobs_json")
@@ -156,7 +156,7 @@ def _outcome(recorded: RecordedRow, content: Mapping[str, Any], likelihood: bool
     if status == "ok" and not likelihood and not calls:
         response, is_told = fields.get("response"), fields.get("status") is not None
         is_blank = isinstance(response, str) and not response.strip()
-        if finish in LENGTH_FINISHES and (response is None or (is_blank and not is_told)):
+        if is_at_limit(finish) and (response is None or (is_blank and not is_told)):
             return "cut_off", error or f"{where} has no response, and the finish reason {finish}"
         if response is None:
             return "infra_error", error or f"{where} has no response"

@@ -168,7 +168,7 @@ class TruncatedResponses(TallyCheck):
         for response in sample.responses:
             if response.ok:
                 tally.total += 1
-                if response.finish_reason == "length":
+                if response.at_limit:
                     tally.hit(sample, response.text or "")
 
     def finish(self) -> Iterator[Diagnostic]:
@@ -200,7 +200,7 @@ class UnendedThoughts(TallyCheck):
                 self._think.add(sample.model_name)
             if response.ok and response.text:
                 tally.total += 1
-                if response.finish_reason == "length" and not response.reasoning:
+                if response.at_limit and not response.reasoning:
                     tally.hit(sample, response.text)
 
     def merge(self, other: Any) -> None:

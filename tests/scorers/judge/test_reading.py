@@ -86,6 +86,7 @@ def grade(text, reading, cut=False):
         ("Grade: E. The response is a disaster; the right answer is A.", HALVES, 0),
         ("Score: 3\n\nThe correct answer is 4, but the response says 5.", FIVE, 3),
         ("The right one is not given. The answer is B.", HALVES, 0.75),
+        ("The student writes\n\nAnswer: C\n\nwhich is not the reference's, so\n\nB", HALVES, 0.75),
         ("Yes, the response is fine.", SMALL, 1),
         # a denial in another line or of something else
         ("The response does not answer\n\nINCORRECT", VERDICT, 0),

@@ -133,8 +133,9 @@ def test_answers_at_the_limit_of_a_model_that_thinks_may_be_its_thoughts() -> No
     assert "5 of 50 answers (10 %)" in found["thought_unended"].message
 
 
-def test_responses_cut_off_at_the_limit() -> None:
-    cut = {"responses": [ResponseView("and then", finish_reason="length")]}
+@pytest.mark.parametrize("finish", ["length", "max_tokens"])
+def test_responses_cut_off_at_the_limit(finish: str) -> None:
+    cut = {"responses": [ResponseView("and then", finish_reason=finish)]}
     found = findings(sample(n, **(cut if n < 5 else {})) for n in range(50))
     assert found["truncated"].severity == "warning"
     assert "5 of 50 responses (10 %)" in found["truncated"].message

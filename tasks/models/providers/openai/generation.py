@@ -35,12 +35,12 @@ from tasks.models.providers.openai.config import EndpointConfig
 from tasks.models.records import (
     BROKEN_FINISHES,
     FILTER_FINISHES,
-    LENGTH_FINISHES,
     Answer,
     Call,
     Codec,
     Reply,
     Request,
+    is_at_limit,
     text_or_none,
     usage_of,
 )
@@ -280,7 +280,7 @@ class Generation(Codec):
         if self._one_token and logprobs:
             return Answer("ok", said.text or "", **facts)
         if not (said.text or "").strip() and said.calls is None:
-            if finish in LENGTH_FINISHES:
+            if is_at_limit(finish):
                 limit = f"the tokens were used up before the answer began (finish reason {finish!r})"
                 return Answer("cut_off", error=limit, **facts)
             if said.text is None and said.thought is None:
