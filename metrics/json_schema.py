@@ -3,16 +3,15 @@
 import json
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any
 
+from metrics.json_values import MOST_LEVELS, levels, read_json, shallow
 from metrics.registry import metric
-
-_DEEP: Final = 50
-"""Levels that any answer may have; far more of them take all of Python's stack."""
 
 
 @metric(
     "json_schema_valid",
+    version=2,
     source="jsonschema, Draft 2020-12 unless the schema names another",
     libraries=("jsonschema",),
 )
@@ -31,7 +30,7 @@ def json_schema_valid(
             f"the schema is {given!r:.80}; expected a JSON schema, as the argument or the reference"
         )
     try:
-        value = predictions[0] if not isinstance(predictions[0], str) else _read(predictions[0])
+        value = _read(predictions[0]) if isinstance(predictions[0], str) else shallow(predictions[0])
     except ValueError as error:
         return {"json_schema_valid": 0.0, "error": f"not JSON: {error}"}
     wrong = _first_error(_validator(json.dumps(given, sort_keys=True)), value)
@@ -48,29 +47,17 @@ def _first_error(validator: Any, value: Any) -> str | None:
     except OverflowError as error:
         return f"holds a number that is too large to check: {error}"
     except RecursionError:
-        if _levels(value) < _DEEP:  # then the schema refers to itself for ever
+        if levels(value) < MOST_LEVELS / 2:  # then the schema refers to itself for ever
             raise
         return "is nested too deeply to check"
     return None if wrong is None else f"{wrong.json_path}: {wrong.message}"
-
-
-def _levels(value: Any) -> int:
-    """How deep lists and objects lie inside each other; 0 for any other value."""
-    levels, layer = 0, [value]
-    while layer := [one for one in layer if isinstance(one, list | dict)]:
-        layer = [inner for one in layer for inner in (one.values() if isinstance(one, dict) else one)]
-        levels += 1
-    return levels
 
 
 def _read(text: str) -> Any:
     def refuse(name: str) -> Any:
         raise ValueError(f"{name} is no JSON value")
 
-    try:
-        return json.loads(text, parse_constant=refuse)
-    except RecursionError:  # an answer that loops
-        raise ValueError("nested too deeply") from None
+    return read_json(text, refuse)
 
 
 def _place(error: Any) -> tuple[int, str]:

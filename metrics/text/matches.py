@@ -2,7 +2,6 @@
 same JSON. ``length`` measures the answer alone.
 """
 
-import json
 import math
 import re
 from collections.abc import Callable, Sequence
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from metrics.errors import ConfigError, MetricError
+from metrics.json_values import read_json, shallow
 from metrics.registry import each_reference, metric
 from metrics.text.inputs import hypotheses, reference_lists
 from metrics.types import Floats, Scores, scalar_scores
@@ -184,7 +184,7 @@ def _is_whole(number: float) -> bool:
     return isinstance(number, int) or (number.is_integer() and abs(number) < _EXACT)
 
 
-@metric("json_match", batched=True, version=2, right_answers=each_reference)
+@metric("json_match", batched=True, version=3, right_answers=each_reference)
 def json_match(
     references: Sequence[Sequence[Any]],
     predictions: Sequence[Any],
@@ -213,9 +213,6 @@ def json_match(
         except ValueError as error:
             details[row] = {"difference": f"not JSON: {error}"}
             continue
-        except RecursionError:
-            details[row] = {"difference": "nested too deeply to be compared"}
-            continue
         score[row] = None in differences
         if None not in differences:
             details[row] = {"difference": differences[0]}
@@ -228,13 +225,10 @@ def _parsed(value: Any) -> Any:
     if value is None:
         raise ValueError("no prediction")
     if not isinstance(value, str):
-        return value
+        return shallow(value)
     text = value.strip()
     fenced = _FENCED.fullmatch(text)
-    try:
-        return json.loads(fenced["inside"] if fenced else text)
-    except RecursionError:  # an answer that loops
-        raise ValueError("nested too deeply") from None
+    return read_json(fenced["inside"] if fenced else text)
 
 
 def _reference_json(gold: Any, row: int) -> Any:

@@ -1,6 +1,7 @@
 """What every metric says of nothing, of one item, of no prediction, of what is not finite and of what is
 unscored; the rows here have to name every metric."""
 
+import json
 import math
 from typing import Any
 
@@ -153,7 +154,8 @@ def test_texts_that_look_like_no_number_have_a_score_as_any_other(name: str, bui
     assert math.isfinite(score)
 
 
-DEEP, NESTED, LONG = "[" * 2000, "[" * 400 + "]" * 400, "1" + "0" * 400
+DEEP, NESTED, LONG = "[" * 2000, "[" * 101 + "]" * 101, "1" + "0" * 400
+DEEPEST = "[" * 100 + "]" * 100
 RECURSIVE = {"type": ["array", "number"], "items": {"$ref": "#"}}
 
 
@@ -181,9 +183,31 @@ def test_an_answer_that_loops_is_wrong_and_takes_no_score_from_others(
 
 
 def test_a_reference_that_is_nested_too_deeply_is_refused(build: Any) -> None:
-    with pytest.raises(MetricError, match=r"row 1 has a reference that .* nested too deeply"):
+    for nested in (NESTED, "[" * 2000 + "]" * 2000, "[" * 20_000 + "]" * 20_000):
+        with pytest.raises(MetricError, match=r"row 1 has a reference that .* nested too deeply"):
+            build("json_match").evaluate([["1"], [nested]], ["1", "1"])
+    with pytest.raises(MetricError, match="row 1 has a reference that is not JSON"):
         build("json_match").evaluate([["1"], [DEEP]], ["1", "1"])
-    assert build("json_match").evaluate([["1"], ["1", NESTED]], ["1", NESTED]).score.tolist() == [1, 0]
+
+
+@pytest.mark.parametrize("entry", ["json_match", {"metric": "json_match", "ignore_order": True}])
+def test_json_of_a_hundred_levels_is_compared_and_of_one_more_wrong(build: Any, entry: Any) -> None:
+    objects = '{"a": ' * 100 + "1" + "}" * 100
+    right = build(entry).evaluate([[DEEPEST], [objects]], [DEEPEST, objects])
+    assert right.score.tolist() == [1, 1]
+    wrong = build(entry).evaluate([[DEEPEST]] * 2, [NESTED, json.loads(NESTED)])
+    assert wrong.score.tolist() == [0, 0]
+    assert "nested too deeply" in wrong.details[0]["difference"]
+
+
+def test_a_schema_that_refers_to_itself_checks_a_hundred_levels(build: Any) -> None:
+    checked = build("json_schema_valid").evaluate([[RECURSIVE]] * 2, [DEEPEST, json.loads(NESTED)])
+    assert checked.score.tolist() == [1, 0]
+    stack = {"anyOf": [{"type": "number"}, {"items": {"$ref": "#"}}]}
+    for _ in range(4):  # each takes more of Python's stack for a level
+        stack = {"allOf": [stack]}
+    checked = build("json_schema_valid").evaluate([[stack]] * 2, ["[[1]]", DEEPEST])
+    assert checked.score[0] == 1  # and whatever the other is, it takes nothing from this one
 
 
 def test_a_schema_that_refers_to_itself_for_ever_is_an_error_and_no_answer_is_wrong(build: Any) -> None:
