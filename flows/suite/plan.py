@@ -51,6 +51,7 @@ from tasks.comparison.compare import Gate, GateTerms
 from tasks.comparison.matching import DEFAULT_REDUCTION
 from tasks.history.nights import LAST_PASSED, Night, baseline_nights, past_nights
 from tasks.models.config import Answers, ModelConfig
+from tasks.rows.parts import tells_samples_apart
 from tasks.store.durations import Seconds
 from tasks.store.home import default_store, named_path, results_folder, slug, ui_key
 from tasks.store.keys import digest
@@ -285,14 +286,7 @@ def check_suite(suite: SuiteConfig, options: SuiteOptions) -> PlannedNight:
     if refusals := [entry.refusal for entry in night.evaluations if entry.refusal is not None]:
         raise ConfigError("\n".join(dict.fromkeys(refusals)))
     if suite.gate is not None and suite.gate.pairs:
-        pairs = {
-            name for entry in night.evaluations if entry.config is not None for name in _pairs(entry.config)
-        }
-        for name in suite.gate.pairs:
-            if _without_reduction(name) not in pairs:
-                raise ConfigError(
-                    f"gate: no benchmark of the suite has a pair '{name}'{nearest(name, sorted(pairs))}"
-                )
+        _check_gated(suite.gate, [entry.config for entry in night.evaluations if entry.config is not None])
     store = Store(night.store)
     store.check_readable()
     past = past_nights(store, night.slug, name=suite.name)
@@ -300,6 +294,27 @@ def check_suite(suite: SuiteConfig, options: SuiteOptions) -> PlannedNight:
     if suite.gate is not None and suite.gate.anchor is not None:
         night.nights_called(suite.gate.anchor, past)
     return night
+
+
+def _check_gated(gate: Gate, configs: Sequence[EvalConfig]) -> None:
+    """Raises ConfigError for a pair that no benchmark has, and for one whose items are to be taken together
+    although a facet holds samples of an item apart."""
+    owners: dict[str, list[EvalConfig]] = {}
+    for config in configs:
+        for pair in _pairs(config):
+            owners.setdefault(pair, []).append(config)
+    for name in gate.pairs:
+        if _without_reduction(name) not in owners:
+            raise ConfigError(
+                f"gate: no benchmark of the suite has a pair '{name}'{nearest(name, sorted(owners))}"
+            )
+        for config in owners[_without_reduction(name)] if name in gate.overall else ():
+            apart = next((facet for facet in config.facets if tells_samples_apart(facet)), None)
+            if apart is not None and config.samples_taken()[-1] > 1:
+                raise ConfigError(
+                    f"gate: '{name}' has facets: overall, but the facet '{apart}' of '{config.name}' holds"
+                    " samples of one item apart, so that no row has the item's own value; leave the facet out"
+                )
 
 
 def _planned(

@@ -177,6 +177,12 @@ def reads_responses(facets: Iterable[str]) -> bool:
     return any(locate(facet)[0] == "response" for facet in facets)
 
 
+def tells_samples_apart(facet: str) -> bool:
+    """Whether a facet is of an answer or its score, and so may differ between the samples of an item. Of a
+    plain name, which may be the item's or in the answer's metadata, that is not known: False."""
+    return locate(facet)[0] in ("response", "statistic", "details")
+
+
 def resolve(record: Any, path: str) -> Any:
     """The value at a dotted path; None where a step is missing. A key that holds the dots itself wins.
 

@@ -1,6 +1,7 @@
 """With facets of one's own, a row over all of them stands beside those of the groups."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,8 @@ import pytest
 import yaml
 
 from flows.compare.__main__ import main as compare
+from flows.suite.plan import SuiteOptions, check_suite, load_suite
+from metrics.errors import ConfigError
 
 Evaluate = Callable[..., Any]
 GATE = "pairs: {'exact_match,none': {margin: 0.5, coverage: 0.5}}\n"
@@ -116,6 +119,23 @@ def test_a_gate_over_facets_that_hold_an_items_samples_apart_is_refused(
     code, said = compared(capsys, subjects / "out", subjects / "out", OVERALL)
     assert code == 2
     assert "exact_match,none: a facet holds samples of one item apart" in said
+
+
+@pytest.mark.parametrize("named", ["exact_match,none", "pass@2(exact_match),none"])
+def test_a_night_with_such_a_gate_is_refused_before_anything_is_asked(subjects: Path, named: str) -> None:
+    gate = {"pairs": {named: {"facets": "overall", "margin": 0.5}}}
+
+    def check(*facets: str, samples: int = 2) -> None:
+        own = {"facets": ["model_name", *facets], "sample_params.num_samples": samples}
+        one = {"config": "subjects.yaml", "set": own}
+        (subjects / "suite.yaml").write_text(yaml.safe_dump({"name": "n", "benchmarks": [one], "gate": gate}))
+        check_suite(load_suite(subjects / "suite.yaml"), SuiteOptions(store=str(subjects / "store")))
+
+    check("item.subject")
+    check("sample_index", samples=1)
+    for facet in ("sample_index", "score", "finish_reason", "metadata.response_id"):
+        with pytest.raises(ConfigError, match=rf"{re.escape(named)}.* the facet '{facet}' of 'subjects"):
+            check("item.subject", facet)
 
 
 def test_without_facets_of_ones_own_there_is_no_other_row(evaluate: Evaluate, subjects: Path) -> None:
