@@ -5,6 +5,7 @@ through ``printable``. Who draws with escape sequences of its own (Rich, the sta
 and takes the texts through ``printable`` itself, as ``SafeConsole`` does.
 """
 
+import io
 import logging
 import sys
 from collections.abc import Iterable, Iterator
@@ -44,13 +45,25 @@ def raw(stream: TextIO) -> TextIO:
 
 @contextmanager
 def shown_safely() -> Iterator[None]:
-    """A block in which standard output and standard error escape what is printed."""
+    """A block in which standard output and standard error escape what is printed, and what their encoding
+    lacks: an arrow on a Latin-1 terminal is no error of the command.
+    """
     before = sys.stdout, sys.stderr
+    strict = [behind for stream in before if getattr(behind := raw(stream), "errors", None) == "strict"]
+    for behind in strict:
+        _on_errors(behind, "backslashreplace")
     sys.stdout, sys.stderr = (EscapedStream(raw(stream)) for stream in before)
     try:
         yield
     finally:
         sys.stdout, sys.stderr = before
+        for behind in strict:
+            _on_errors(behind, "strict")
+
+
+def _on_errors(stream: TextIO, errors: str) -> None:
+    if isinstance(stream, io.TextIOWrapper) and not stream.closed:
+        stream.reconfigure(errors=errors)
 
 
 def safe_console(file: TextIO | None = None, **options: Any) -> "Console":

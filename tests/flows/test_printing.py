@@ -437,6 +437,36 @@ def test_whatever_is_printed_in_a_command_is_escaped_and_afterwards_not(
     assert "\x1b[1mplain" in said
 
 
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_what_the_encoding_of_standard_output_lacks_is_no_error(
+    encoding: str,
+) -> None:
+    environment = {**os.environ, "PYTHONIOENCODING": encoding}
+    ran = subprocess.run(
+        [sys.executable, "-m", "flows.catalog"],
+        cwd=PROJECT,
+        env=environment,
+        capture_output=True,
+        encoding=encoding,
+    )
+    assert (ran.returncode, "Traceback" in ran.stderr) == (0, False), ran.stderr
+    assert "\\u" in ran.stdout, "the sign that the encoding lacks is written out"
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_what_an_encoding_lacks_is_written_out_in_commands_alone(
+    monkeypatch: pytest.MonkeyPatch, encoding: str
+) -> None:
+    stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    monkeypatch.setattr(sys, "stdout", stream)
+    with shown_safely():
+        print("better → worse")
+        safe_console().print("≥ 1", Table(title="∞"))
+    with pytest.raises(UnicodeEncodeError):
+        print("→", flush=True)
+    assert stream.buffer.getvalue().startswith(b"better \\u2192 worse\n\\u2265 1\n")
+
+
 TALKATIVE = """
 import multiprocessing, os, subprocess, sys
 from typing import Annotated
