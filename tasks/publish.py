@@ -142,6 +142,8 @@ class Published:
 
     results: pa.Table
     report: str
+    ok: bool
+    """No number is missing, and something can be made of them."""
     fatal: tuple[str, ...] = ()
     """Findings that say that nothing can be made of the numbers."""
 
@@ -206,14 +208,19 @@ def publish(publication: Publication, workspace: Workspace) -> Published:
     )
     for exported in exports:
         exported.result()
-    manifest = publication.manifest | {"diagnostics": [asdict(finding) for finding in written.diagnostics]}
+    fatal = tuple(finding.message for finding in written.diagnostics if finding.kind == ALL_CUT_OFF)
+    complete = "failed" not in results.column("status").to_pylist()
+    ok = complete and not fatal and not publication.manifest["over_budget"]
+    manifest = publication.manifest | {
+        "status": "ok" if ok else "failed",
+        "diagnostics": [asdict(finding) for finding in written.diagnostics],
+    }
     write_json(folder / MANIFEST, manifest)
     record_manifest(store, manifest)
     if publication.index is not None:
         _renew_index(store, Path(publication.index))
     _show(publication, results, written.path)
-    fatal = tuple(finding.message for finding in written.diagnostics if finding.kind == ALL_CUT_OFF)
-    return Published(results=results, report=str(written.path), fatal=fatal)
+    return Published(results=results, report=str(written.path), ok=ok, fatal=fatal)
 
 
 @task(

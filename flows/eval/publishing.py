@@ -280,7 +280,7 @@ def _outcome(
         )
     if stopped is not None:
         sentences.append(stopped_sentence(stopped))
-    return RunOutcome(ok=not failed and not over_budget and not published.fatal, summary="; ".join(sentences))
+    return RunOutcome(ok=published.ok, summary="; ".join(sentences))
 
 
 def stopped_at(run: Run, task_runs: TaskRuns) -> dict[str, Any] | None:

@@ -279,7 +279,10 @@ def run_row(record: RunRecord, manifest: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _status(manifest: Mapping[str, Any]) -> str:
-    """ "failed" where a step failed or more requests than allowed, else "ok"."""
+    """ "failed" or "ok", as the run ended; in manifests that do not say so, failed where a step was or more
+    requests were than allowed."""
+    if manifest.get("status") in ("ok", "failed"):
+        return str(manifest["status"])
     steps = (manifest.get("steps") or {}).values()
     return "failed" if manifest.get("over_budget") or any(step.get("failed") for step in steps) else "ok"
 

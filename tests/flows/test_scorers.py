@@ -20,6 +20,8 @@ from metrics.errors import NightjarError
 from scorers.config import EnsembleConfig
 from scorers.judge.config import JudgeConfig
 from scorers.judge.scorer import LLMJudgeScorer
+from tasks.history.query import query
+from tasks.store.storage import Store
 from tests.flows.endpoints import chat_endpoint, says
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -138,6 +140,8 @@ def test_judge_of_which_nothing_can_be_read_fails_its_pair(
     assert "no reply of llm_judge to 3 responses could be read; the first: " in graded["error"]
     assert NONSENSE in graded["error"]
     assert row_of(ran, "exact_match")["status"] == "ok"
+    (run,) = query(Store(str(tmp_path / "store")), "SELECT run_id, status FROM runs").rows
+    assert run == (graded["run_id"], "failed"), "the history says what the exit code said"
 
 
 def row_of(ran: Any, metric: str) -> dict[str, Any]:
