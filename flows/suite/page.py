@@ -13,6 +13,7 @@ from metrics.statistics.gate import worst_of
 from tasks.comparison.matching import GroupKey, result_key
 from tasks.comparison.runs import ComparedRun, key_with_model
 from tasks.history.nights import Night
+from tasks.models.records import AnswerCounts
 from tasks.reporting import numbers
 from tasks.reporting.night import write_night
 
@@ -63,7 +64,7 @@ def write_page(
 
 def about_night(night: Night, title: str, said: str, outcome: str | None) -> dict[str, Any]:
     """What the head of the page says of a night."""
-    requests = [entry.requests or {} for entry in night.evaluations]
+    answers = [AnswerCounts.of(entry.requests or {}, night.attempt > 1) for entry in night.evaluations]
     return {
         "title": title,
         "run": f"{night.run_id} · {night.place[:16].replace('T', ' ')}",
@@ -72,8 +73,9 @@ def about_night(night: Night, title: str, said: str, outcome: str | None) -> dic
         "baseline": ", ".join(night.baseline),
         "failed": [entry for entry in night.evaluations if not entry.ok],
         "evaluated": sum(entry.ok for entry in night.evaluations),
-        "asked": sum(counts.get("sent", 0) for counts in requests),
-        "reused": sum(counts.get("cached", 0) for counts in requests),
+        "asked": sum(counts.asked for counts in answers),
+        "kept": sum(counts.kept for counts in answers),
+        "reused": sum(counts.reused for counts in answers),
     }
 
 

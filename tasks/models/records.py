@@ -585,11 +585,28 @@ class Progress:
     """Gives, to any thread, the first items that are settled by now and their responses."""
 
 
-def asked_and_reused(requests: Mapping[str, Any], retried: bool = False) -> str:
-    """How many answers the night asked for, and how many it took from earlier ones, in words.
+@dataclass(frozen=True)
+class AnswerCounts:
+    """Where the answers of a run or a night came from; ``kept`` are from an earlier attempt of the night."""
 
-    ``requests`` are the counts of a tally, or of a manifest; those of a night that is ``retried`` are of its
-    last attempt.
+    asked: int
+    reused: int
+    kept: int = 0
+    by_batch: int = 0
+
+    @classmethod
+    def of(cls, requests: Mapping[str, Any], retried: bool = False) -> "AnswerCounts":
+        """From the counts of a tally or of a manifest; those of a night that is ``retried`` are of its last
+        attempt. Else an answer of the same night was asked for by another request that is equal."""
+        names = ("sent", "cached", "same_night", "batched")
+        sent, cached, same_night, batched = (requests.get(name) or 0 for name in names)
+        if retried:
+            return cls(sent, cached - same_night, same_night, batched)
+        return cls(sent + same_night, cached - same_night, by_batch=batched)
+
+
+def asked_and_reused(requests: Mapping[str, Any], retried: bool = False) -> str:
+    """``AnswerCounts`` in words.
 
     >>> asked_and_reused({"sent": 1300, "cached": 19, "same_night": 19})
     'asked 1,319, reused 0'
@@ -598,13 +615,10 @@ def asked_and_reused(requests: Mapping[str, Any], retried: bool = False) -> str:
     >>> asked_and_reused({"sent": 1319, "cached": 0, "batched": 1300})
     'asked 1,319 (1,300 by batch), reused 0'
     """
-    same_night, batched = requests.get("same_night") or 0, requests.get("batched") or 0
-    by_batch = f" ({batched:,} by batch)" if batched else ""
-    if retried and same_night:
-        sent, reused = requests.get("sent") or 0, (requests.get("cached") or 0) - same_night
-        return f"asked {sent:,}{by_batch}, kept {same_night:,} from earlier in this night, reused {reused:,}"
-    asked, reused = (requests.get("sent") or 0) + same_night, (requests.get("cached") or 0) - same_night
-    return f"asked {asked:,}{by_batch}, reused {reused:,}"
+    counts = AnswerCounts.of(requests, retried)
+    by_batch = f" ({counts.by_batch:,} by batch)" if counts.by_batch else ""
+    kept = f"kept {counts.kept:,} from earlier in this night, " if counts.kept else ""
+    return f"asked {counts.asked:,}{by_batch}, {kept}reused {counts.reused:,}"
 
 
 class GivenAnswers:

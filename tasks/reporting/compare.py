@@ -21,6 +21,7 @@ from hashlib import blake2b
 from itertools import chain, groupby
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlencode
 
 import orjson
 import pyarrow.parquet as pq
@@ -41,12 +42,15 @@ from tasks.reporting.view import (
     ResponseView,
     RunView,
     SampleView,
+    item_facets,
     mean_of_scored,
     short_run_name,
 )
 from tasks.store.home import finite
 from tasks.store.outputs import RESPONSES
 
+SAMPLE_FACETS: Final = {"model_name": "Model", "prompt_template": "Prompt"}
+"""What the list of samples calls the facets that have columns of their own."""
 JsonObject = dict[str, Any]
 SamplePlace = tuple[str | None, str | None, str | None]  # model, prompt template, filter
 Segments = dict[SamplePlace, list[tuple[int, int]]]  # byte ranges, in order
@@ -64,14 +68,15 @@ def folder_view(folder: str | Path) -> RunView:
     ]
     if missing:
         raise DataError(f"{folder} is not the folder of a published run: it lacks {', '.join(missing)}")
+    manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
     return RunView(
-        manifest=json.loads((folder / "manifest.json").read_text(encoding="utf-8")),
+        manifest=manifest,
         results=pq.read_table(folder / "results.parquet"),
-        samples=partial(_samples, folder),
+        samples=partial(_samples, folder, (manifest.get("config") or {}).get("facets") or ()),
     )
 
 
-def _samples(folder: Path) -> Iterator[SampleView]:
+def _samples(folder: Path, facets: Sequence[str]) -> Iterator[SampleView]:
     responses = folder / RESPONSES
     logs = {path: _segments(path) for path in sorted(folder.glob("samples_*.jsonl"))}
     for (model, prompt, _), ranges in _segments(responses).items():
@@ -82,7 +87,8 @@ def _samples(folder: Path) -> Iterator[SampleView]:
                     filters[name or "none"].append(_lines(path, places))
         streams = {name: _LinesByItem(chain.from_iterable(sources)) for name, sources in filters.items()}
         for item_id, rows in groupby(_lines(responses, ranges), key=lambda row: row["item_id"]):
-            yield _sample(list(rows), {name: stream.take(item_id) for name, stream in streams.items()})
+            logged = {name: stream.take(item_id) for name, stream in streams.items()}
+            yield _sample(list(rows), logged, facets)
 
 
 def _segments(path: Path) -> Segments:
@@ -133,7 +139,9 @@ class _LinesByItem:
         return line
 
 
-def _sample(rows: list[JsonObject], logged: Mapping[str, JsonObject | None]) -> SampleView:
+def _sample(
+    rows: list[JsonObject], logged: Mapping[str, JsonObject | None], facets: Sequence[str]
+) -> SampleView:
     first = rows[0]
     lines = {name: line for name, line in logged.items() if line is not None}
     line: JsonObject = next(iter(lines.values()), {})
@@ -157,6 +165,7 @@ def _sample(rows: list[JsonObject], logged: Mapping[str, JsonObject | None]) -> 
         if any(likelihoods)
         else [],
         item_digest=line.get("doc_hash"),
+        facets=item_facets(line.get("doc") or {}, first.get("metadata") or {}, facets),
         doc_id=line["doc_id"] if isinstance(line.get("doc_id"), int) else None,
     )
 
@@ -363,6 +372,13 @@ class PairView:
     method: str | None = None
     note: str | None = None
     group: str = ""
+    facets: Mapping[str, str] = field(default_factory=dict)
+    """Of the group, those that tell groups apart, by the names that the list of samples has for them."""
+
+    def samples(self, outcome: str) -> str:
+        """The address, within the page, of the pair's samples of the group that came out so."""
+        chosen = {f"f.{name}": value for name, value in self.facets.items()}
+        return f"#samples?{urlencode({'pair': self.name, 'outcome': outcome, **chosen})}"
 
     @property
     def arrow(self) -> str:
@@ -477,12 +493,20 @@ def differences(compared: Sequence[PairView]) -> list[Forest]:
     """Forest plots of the differences around zero: one for all scores that are shares, one for each other
     metric."""
     panels: dict[str, list[PairView]] = {}
+    others = {pair.name for pair in compared if not _is_share(pair)}
     for pair in compared:
         if pair.difference is not None:
-            scores = [score for score in (pair.base, pair.candidate) if score is not None]
-            share = all(0 <= score <= 1 for score in scores)
-            panels.setdefault("" if share and pair.higher_is_better else pair.name, []).append(pair)
+            panels.setdefault(pair.name if pair.name in others else "", []).append(pair)
     return [_difference_plot(name, group) for name, group in panels.items()]
+
+
+def _is_share(pair: PairView) -> bool:
+    """Whether a row may be of a share that is better when it is larger: no group of other metrics may be
+    among them because both of its values are small."""
+    scores = [score for score in (pair.base, pair.candidate) if score is not None]
+    ends = [end for end in (pair.ci_low, pair.ci_high) if end is not None]
+    within = all(0 <= score <= 1 for score in scores) and all(-1 <= end <= 1 for end in ends)
+    return within and bool(pair.higher_is_better)
 
 
 def differing_settings(base: Mapping[str, Any], candidate: Mapping[str, Any]) -> list[tuple[str, str, str]]:
@@ -569,6 +593,7 @@ def _pair(pair: ComparedPair, facets: set[str]) -> PairView:
             *(value for name, value in sorted(key.facets, key=_models_first) if name in facets and value),
         ]
     )
+    named = {SAMPLE_FACETS.get(name, name): value for name, value in key.facets if name in facets and value}
     if found is None:
         return PairView(key.pair, None, None, None, verdict=pair.verdict, note=pair.reason, group=group)
     return PairView(
@@ -592,4 +617,5 @@ def _pair(pair: ComparedPair, facets: set[str]) -> PairView:
         method=found.test,
         note=pair.reason or found.warning,
         group=group,
+        facets=named,
     )

@@ -4,7 +4,7 @@
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -181,6 +181,20 @@ def score_matrix(rows: Sequence[ResultRow]) -> ScoreMatrix:
     return ScoreMatrix(tuple(heads), tuple(lines))
 
 
+def _unscored(rows: Iterable[ResultRow]) -> int:
+    """Samples without a score, each once a pair: its other reductions count the same, and where a row is over
+    all groups, these do."""
+    pairs: dict[tuple[Any, ...], dict[str, list[ResultRow]]] = {}
+    for row in rows:
+        cell = (row.benchmark, row.model_name, row.prompt_template, row.filter, row.metric, row.label)
+        pairs.setdefault(cell, {}).setdefault(row.reduction, []).append(row)
+    found = 0
+    for reductions in pairs.values():
+        own = next(iter(reductions.values()))
+        found += sum(row.n_unscored for row in [row for row in own if not row.other_facets] or own)
+    return found
+
+
 def _rated(rated: Mapping[str, Any]) -> dict[str, Any]:
     """The strengths of one prompt and filter as the template shows them."""
     said = [*rating_effects(rated), *([rated["warning"]] if rated["warning"] else [])]
@@ -197,7 +211,7 @@ def facts(manifest: Mapping[str, Any], rows: Sequence[ResultRow], usage: Usage) 
     # The rows know only their groups' items: with facets the largest group would pass for the whole.
     items = len(usage.items) or max((row.n_items for row in rows), default=0)
     failed_pairs = len({row.pair for row in rows if row.status == "failed"})
-    unscored = sum(row.n_unscored for row in rows if row.status != "failed")
+    unscored = _unscored(rows)
     found = [
         Fact("items", numbers.count(items), f"asked of {numbers.plural(models, 'model')}"),
         Fact("samples", numbers.count(usage.samples), link="#samples"),
@@ -343,8 +357,9 @@ def benchmark_name(manifest: Mapping[str, Any], rows: Sequence[ResultRow]) -> st
 
 def unscored_link(row: ResultRow) -> str:
     """The address, within the page, of a row's unscored samples."""
+    others = {f"f.{name}": facet_text(value) for name, value in row.other_facets.items()}
     return _samples_link(
-        pair=row.pair, outcome="unscored", **_facet_query(row.model_name, row.prompt_template)
+        pair=row.pair, outcome="unscored", **_facet_query(row.model_name, row.prompt_template), **others
     )
 
 

@@ -25,6 +25,7 @@ from tasks.comparison.runs import changes, costs, unpriced
 from tasks.comparison.stopping import stopped_sentence
 from tasks.comparison.trends import Known, known_of_models, ordering_facet
 from tasks.history.query import query
+from tasks.models.records import AnswerCounts
 from tasks.reporting import numbers
 from tasks.reporting.page import page_parts
 from tasks.reporting.plots import Axis
@@ -37,10 +38,10 @@ from tasks.store.storage import Store
 COMPARABLE: Final = 1.959964
 """Standard errors of a difference within which two numbers are not told apart (95 %, two-sided)."""
 _RUNS: Final = """
-SELECT run_id, run_name, benchmark, status, started, wall_seconds, sent, cached, cost, dataset_digest,
-       manifest->>'$.currency', manifest->>'$.output', manifest->'$.limit', manifest->>'$.samples',
-       manifest->'$.config', manifest->'$.models', manifest->'$.judges', manifest->'$.stopped',
-       manifest->'$.tokens.total'
+SELECT run_id, run_name, benchmark, status, started, wall_seconds, manifest->'$.requests', cost,
+       dataset_digest, manifest->>'$.currency', manifest->>'$.output', manifest->'$.limit',
+       manifest->>'$.samples', manifest->'$.config', manifest->'$.models', manifest->'$.judges',
+       manifest->'$.stopped', manifest->'$.tokens.total'
 FROM runs ORDER BY started DESC, run_id DESC
 """
 _ROWS: Final = """
@@ -116,7 +117,7 @@ def glances(store: Store, newest: int | None = None) -> list[Glance]:
     """The runs of the store, the newest first; all or so many."""
     found = query(store, _RUNS).rows
     shown = found if newest is None else found[:newest]
-    known = {row[0]: known_of_models({"config": json.loads(row[14] or "null")}) for row in shown}
+    known = {row[0]: known_of_models({"config": json.loads(row[13] or "null")}) for row in shown}
     rows = _headlines(query(store, _ROWS).rows, known)
     earlier = _before(found)
     return [_glance(row, rows.get(row[0], ()), earlier.get(row[0])) for row in shown]
@@ -160,21 +161,22 @@ def _before(rows: Sequence[Sequence[Any]]) -> dict[str, Sequence[Any]]:
 
 def _glance(row: Sequence[Any], scores: Iterable[Score], before: Sequence[Any] | None) -> Glance:
     names = ("run_id", "name", "benchmark", "status", "started", "seconds")
+    answers = AnswerCounts.of(json.loads(row[6] or "null") or {})
     return Glance(
         **dict(zip(names, row[:6], strict=True)),
-        asked=row[6] or 0,
-        reused=row[7] or 0,
-        cost=row[8],
-        dataset=row[9],
-        currency=row[10],
-        output=row[11],
-        limit=json.loads(row[12] or "null"),
+        asked=answers.asked,
+        reused=answers.reused,
+        cost=row[7],
+        dataset=row[8],
+        currency=row[9],
+        output=row[10],
+        limit=json.loads(row[11] or "null"),
         scores=tuple(scores),
         changed=_changed(before, row) if before else (),
         costs={" ".join(place): cost for place, cost in costs(_accounts(row)).items()},
         unpriced=unpriced(_accounts(row)),
-        stopped=_stopped(row[17]),
-        tokens=json.loads(row[18] or "null"),
+        stopped=_stopped(row[16]),
+        tokens=json.loads(row[17] or "null"),
     )
 
 
@@ -194,13 +196,13 @@ def _changed(before: Sequence[Any], after: Sequence[Any]) -> tuple[str, ...]:
 
 def _accounts(row: Sequence[Any]) -> dict[str, Any]:
     names = ("config", "models", "judges")
-    return dict(zip(names, (json.loads(part or "null") for part in row[14:17]), strict=True))
+    return dict(zip(names, (json.loads(part or "null") for part in row[13:16]), strict=True))
 
 
 def _manifest(row: Sequence[Any]) -> dict[str, Any]:
-    config, models = (json.loads(part or "null") or {} for part in row[14:16])
+    config, models = (json.loads(part or "null") or {} for part in row[13:15])
     return {
-        "config": config, "models": models, "dataset_digest": row[9], "limit": json.loads(row[12] or "null"),
+        "config": config, "models": models, "dataset_digest": row[8], "limit": json.loads(row[11] or "null"),
     }  # fmt: skip
 
 

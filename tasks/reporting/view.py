@@ -548,14 +548,20 @@ def _json(text: str | None) -> Any:
 
 
 def _facets(request: Row, origin: Origin, facets: Sequence[str]) -> dict[str, Any]:
-    """Facet values that all samples of the item share, beside model and prompt."""
+    named = any(item_field(facet) is not None for facet in facets)
+    return item_facets(orjson.loads(request["doc_json"]) if named else {}, origin.metadata, facets)
+
+
+def item_facets(
+    document: Mapping[str, Any], metadata: Mapping[str, Any], facets: Iterable[str]
+) -> dict[str, Any]:
+    """Facet values that all samples of an item share, beside model and prompt: of the answers' ``metadata``,
+    else of the item's ``document``."""
     values: dict[str, Any] = {}
-    document: Any = None
     for facet in facets:
         source, path = locate(facet)
-        value = resolve(origin.metadata, path) if source == "metadata" else None
+        value = resolve(metadata, path) if source == "metadata" else None
         if value is None and (field := item_field(facet)) is not None:
-            document = document if document is not None else orjson.loads(request["doc_json"])
             value = resolve(document, field)
         if source in ("document", "metadata"):
             values[facet] = value

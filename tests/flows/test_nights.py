@@ -349,6 +349,25 @@ def test_a_pair_says_on_which_items_it_is_compared_where_the_runs_have_others(
     assert [(said or "items of both") in place for place in places] == [said is not None] * 4
 
 
+@pytest.mark.parametrize(
+    ("attempt", "shown"),
+    [(1, ("98", "3 reused")), (2, ("17", "81 kept from earlier in this night, 3 reused"))],
+)
+def test_the_page_counts_answers_as_its_sentence_does(
+    night: Judge, tmp_path: Path, attempt: int, shown: tuple[str, str]
+) -> None:
+    night()
+    judged = night()
+    requests = {"sent": 17, "cached": 84, "same_night": 81, "batched": 0}
+    (entry,) = judged.night.evaluations
+    entry = entry.model_copy(update={"requests": requests})
+    own = judged.night.model_copy(update={"evaluations": (entry,), "attempt": attempt})
+    runs = open_night(own, Store(str(tmp_path / "store")))
+    write_page(tmp_path, about_night(own, "night", "said", "pass"), runs, [])
+    page = html.unescape((tmp_path / "suite.html").read_text())
+    assert f'<dd>{shown[0]}</dd><dd class="dim">{shown[1]}</dd>' in page
+
+
 def of_two_benchmarks(right: int) -> ComparedRun:
     """40 items each, of one model; nothing but the benchmark tells their pairs apart."""
     keys = [GroupKey(name, "none", "exact_match", "mean", None, (("model_name", "own"),)) for name in "ab"]

@@ -168,6 +168,31 @@ def test_differences_of_other_units_have_plots_of_their_own() -> None:
         assert 0 < (plot.zero or 0) < 100
 
 
+def test_a_group_with_small_values_of_another_metric_is_not_among_the_shares() -> None:
+    pairs = [
+        PairView("em,none", 0.2, 0.3, 0.1, 0.05, 0.15),
+        PairView("bleu,none", 0.9, 0.9, 0.0, -0.1, 0.1, group="hard"),
+        PairView("bleu,none", 34.0, 33.0, -1.0, -2.0, 0.1, group="easy"),
+        PairView("chrf,none", 0.9, 0.8, -0.1, -90.0, 90.0),
+    ]
+    assert [(plot.title, len(plot.rows)) for plot in differences(pairs)] == [
+        ("Shares", 1), ("bleu,none", 2), ("chrf,none", 1),
+    ]  # fmt: skip
+
+
+def test_wins_and_losses_lead_to_the_samples_of_their_group(tmp_path: Path) -> None:
+    numbers = (0.2, 0.3, 0.1, 0.05, 0.15)
+    pairs = [
+        PairView("em,none", *numbers, wins=1, facets={"Model": "a/b", "item.topic": "x & y"}),
+        PairView("em,none", *numbers, wins=1),
+    ]
+    text = write_compare_report(run(), run(), pairs, tmp_path / "c.html").path.read_text()
+    group = "&amp;f.Model=a%2Fb&amp;f.item.topic=x+%26+y"
+    for outcome in ("better", "worse"):
+        for facets in (group, ""):
+            assert f'href="#samples?pair=em%2Cnone&amp;outcome={outcome}{facets}"' in text
+
+
 def test_settings_that_differ_are_listed_and_no_others() -> None:
     def manifest(temperature: float, seconds: float, **own: Any) -> dict[str, Any]:
         served = {"base_url": f"http://127.0.0.1:{seconds}/v1", "served": ["qwen"]}

@@ -33,6 +33,12 @@ def test_a_run_comes_to_its_first_pair_that_has_a_number(store: Store) -> None:
     assert (run.asked, run.reused, run.cost, run.currency) == (7, 3, 0.5, "EUR")
 
 
+def test_an_answer_of_this_night_is_none_that_was_reused(store: Store) -> None:
+    record(store, "monday", 1, row("a", 0.5), requests={"sent": 66, "cached": 18, "same_night": 17})
+    (run,) = glances(store)
+    assert (run.asked, run.reused) == (83, 1)
+
+
 def test_costs_are_told_by_model_and_stage(store: Store) -> None:
     models = {"a": {"cost": 0.5, "saved_cost": 0.25}}
     record(store, "monday", 1, row("a", 0.5), models=models, judges={"j": {"cost": 0.125}})

@@ -45,6 +45,26 @@ def failed_row(**fields: Any) -> dict[str, Any]:
     return row | {"status": "failed", "error": "MetricError: row 3 is not text", "n_items": 0} | fields
 
 
+def test_the_head_counts_each_sample_without_a_score_once_a_pair(tmp_path: Path) -> None:
+    def rows(pair: str, unscored: dict[str, int], **fields: Any) -> Iterator[dict[str, Any]]:
+        for topic, count in unscored.items():
+            facets = {"model_name": "m"} | ({"topic": topic} if topic else {})
+            yield result("sums", "m", "p", pair, [1.0], count) | {"facets": json.dumps(facets)} | fields
+
+    none = {"value": None, "status": "failed"}
+    extra = [
+        *rows("exact_match,number", {"": 3, "a": 2, "b": 1}),
+        *rows("exact_match,number", {"": 3, "a": 2, "b": 1}, reduction="pass@2"),
+        *rows("judge,number", {"a": 4}),
+        *rows("judge,number", {"b": 8}, **none),
+    ]
+    view = run_of(lambda: iter(()), {"benchmark": "sums"}, extra)
+    page = write_report(view, tmp_path / "r.html").path.read_text()
+    assert re.search(r"<dt>unscored</dt>\s*<dd>(?:<a[^>]*>)?15<", page)
+    links = re.findall(r'href="(#samples\?pair=exact_match[^"]*)"', page)
+    assert any(link.endswith("outcome=unscored&amp;f.Model=m&amp;f.Prompt=p&amp;f.topic=a") for link in links)
+
+
 class Page(HTMLParser):
     """A page's elements, and its packed data."""
 

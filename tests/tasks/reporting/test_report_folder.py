@@ -111,6 +111,15 @@ def test_repeats_and_failures_stay_what_they_are(folder: Path) -> None:
     assert sample.failed
 
 
+def test_a_sample_has_the_runs_own_facets(folder: Path) -> None:
+    config = {"facets": ["model_name", "item.topic", "step"]}
+    (folder / "manifest.json").write_bytes(orjson.dumps({"benchmark": "b", "config": config}))
+    lines(folder / "responses.jsonl", [response("1", 0, metadata={"step": 7})])
+    lines(folder / "samples_b.jsonl", [logged("1", "strict", ["4"], 1.0, doc={"topic": "a", "step": 1})])
+    (sample,) = folder_view(folder).samples()
+    assert sample.facets == {"item.topic": "a", "step": 7}
+
+
 def test_log_likelihoods_and_chats(folder: Path) -> None:
     chat = [{"role": "user", "content": "2 + 2?"}]
     lines(folder / "responses.jsonl", [response("1", 0, text=None, prompt=chat)])
