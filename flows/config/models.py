@@ -219,7 +219,7 @@ def _checkpoints(model: ModelConfig, base_dir: str, is_new: IsNew) -> Iterator[M
     for said in reasons:
         _tell_left_out(model.name, said)
     found = [(place, name) for place, name in found if doubts[place] is None]
-    entries = [(place, name, dict(settings.metadata_of(place.as_posix()))) for place, name in found]
+    entries = [(place, name, dict(settings.metadata_of(place.as_posix(), name))) for place, name in found]
     for place, name, metadata in sorted(entries, key=lambda entry: (_step(entry[2]), entry[1])):
         try:
             if settings.new_only and not is_new(weights_mark(str(place), Path(base_dir))):

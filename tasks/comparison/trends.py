@@ -244,21 +244,37 @@ Results = Mapping[GroupKey, Mapping[str, object]]
 def _series(
     run: ComparedRun, results: Results, places: Mapping[str, float], known: Known
 ) -> dict[GroupKey, list[GroupKey]]:
-    """The groups of each curve in the order of their places; where there are two checkpoints at least.
-
-    What is known of models tells no two groups of one curve apart, the name of the sweep does.
-    """
+    """The groups of each curve in the order of their places; where there are two places at least."""
     dropped = frozenset(name for one in known.values() for name in one) | {MODEL}
-    found: defaultdict[GroupKey, dict[float, GroupKey]] = defaultdict(dict)
+    apart = _telling_apart(known, places)
+    found: defaultdict[GroupKey, list[tuple[float, GroupKey]]] = defaultdict(list)
     for key in run.groups:
         model = key.facet(MODEL) or ""
         if model in places and key in results:
+            own = ((name, str(known[model][name])) for name in apart if name in known[model])
             shared = key.without(dropped)
-            sweep = known[model].get(SWEEP)
-            if sweep is not None:
-                shared = replace(shared, facets=(*shared.facets, (SWEEP, str(sweep))))
-            found[shared].setdefault(places[model], key)
-    return {shared: [by_x[x] for x in sorted(by_x)] for shared, by_x in found.items() if len(by_x) > 1}
+            found[replace(shared, facets=(*shared.facets, *own))].append((places[model], key))
+    return {
+        shared: [key for _, key in sorted(own, key=lambda point: point[0])]
+        for shared, own in found.items()
+        if len({place for place, _ in own}) > 1
+    }
+
+
+def _telling_apart(known: Known, places: Mapping[str, float]) -> list[str]:
+    """What is known of checkpoints that tells several trainings apart, such as the run or the sweep: it
+    differs between two at one place, or is a text that several share and others do not. Else it goes with
+    the place, as tokens do."""
+    names = dict.fromkeys(name for model in places for name in known[model])
+    found = []
+    for name in names:
+        values = [(places[model], known[model].get(name)) for model in places]
+        several = len({value for _, value in values}) > 1
+        texts = [value for _, value in values if isinstance(value, str)]
+        at_one_place = len(set(values)) > len({place for place, _ in values})
+        if at_one_place or (several and (name == SWEEP or len(set(texts)) < len(texts))):
+            found.append(name)
+    return found
 
 
 def _peak(keys: Sequence[GroupKey], results: Results) -> int:

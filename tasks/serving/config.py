@@ -257,7 +257,8 @@ class CheckpointsConfig(_Frozen):
     glob: str = Field(min_length=1, description="pattern of their paths, relative to the config's folder")
     pattern: str = Field(
         LAST_NUMBER,
-        description="regex over a path whose named groups become metadata; default: the last number is step",
+        description="regex over a path whose named groups become metadata; default: the last number of what the"
+        " glob leaves open is step",
     )
     new_only: bool = Field(
         False, description="only those that no earlier run of this benchmark has evaluated completely"
@@ -279,10 +280,13 @@ class CheckpointsConfig(_Frozen):
             raise ValueError(r"expected a named group, such as step-(?P<step>\d+)")
         return value
 
-    def metadata_of(self, path: str) -> Mapping[str, int | float | str]:
-        """What the path says: the pattern's groups by name, numbers as numbers; empty where it does not
-        match."""
-        found = re.search(self.pattern, path)
+    def metadata_of(self, path: str, name: str) -> Mapping[str, int | float | str]:
+        """What the path says: the pattern's groups by name, numbers as numbers; empty: it does not match.
+
+        The default looks at ``name`` alone, what the glob left open of the path: a number of a folder above,
+        such as a date, is no step.
+        """
+        found = re.search(self.pattern, name if self.pattern == LAST_NUMBER else path)
         named = found.groupdict() if found is not None else {}
         return {name: _number(text) for name, text in named.items() if text is not None}
 

@@ -86,6 +86,26 @@ def test_a_sweep_that_rises_has_a_trend_and_no_worse_checkpoint(tmp_path: Path) 
     assert "from one checkpoint to the next +0.0500 (p = " in context["sentences"][0][0]
 
 
+@pytest.mark.parametrize(("one", "other", "later"), [("good", "bad", 100), ("good", "bad", 300), (1, 2, 100)])
+def test_two_trainings_have_a_curve_each(tmp_path: Path, one: Any, other: Any, later: int) -> None:
+    right = {1: 160, 2: 180, 3: 80, 4: 60}
+    known = {
+        "m-step-1": {"step": 100, "run": one}, "m-step-2": {"step": 200, "run": one},
+        "m-step-3": {"step": later, "run": other}, "m-step-4": {"step": later + 100, "run": other},
+    }  # fmt: skip
+    curves = learning_curves(sweep(tmp_path, right), known)
+    shown = [[point.model for point in curve.points] for curve in curves]
+    assert shown == [["m-step-1", "m-step-2"], ["m-step-3", "m-step-4"]]
+    assert [curve.points[curve.peak].value for curve in curves] == [0.9, 0.4]
+
+
+def test_no_checkpoint_is_left_out_because_another_has_its_step(tmp_path: Path) -> None:
+    known = {"m-step-1": {"step": 100}, "m-step-2": {"step": 100}, "m-step-3": {"step": 200}}
+    (curve,) = learning_curves(sweep(tmp_path, {1: 80, 2: 180, 3: 100}), known)
+    assert [(point.x, point.value) for point in curve.points] == [(100, 0.4), (100, 0.9), (200, 0.5)]
+    assert learning_context([curve]) is not None
+
+
 def test_one_checkpoint_is_no_curve(tmp_path: Path) -> None:
     assert learning_curves(sweep(tmp_path, {100: 10}), steps([100])) == ()
     assert learning_context([]) is None

@@ -170,20 +170,20 @@ def test_where_a_server_runs_is_no_part_of_its_identity() -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "metadata"),
+    ("name", "metadata"),
     [
-        ("runs/sft/step-1200", {"step": 1200}),
-        ("runs/2026-11/checkpoint-500-hf", {"step": 500}),
-        ("runs/final", {}),
+        ("step-1200", {"step": 1200}),
+        ("checkpoint-500-hf", {"step": 500}),
+        ("final", {}),
     ],
 )
-def test_a_checkpoint_tells_its_step(path: str, metadata: dict[str, Any]) -> None:
-    assert CheckpointsConfig(glob="*").metadata_of(path) == metadata
+def test_a_checkpoint_tells_its_step_and_no_folder_above_does(name: str, metadata: dict[str, Any]) -> None:
+    assert CheckpointsConfig(glob="*").metadata_of(f"runs-7/2026-11/{name}", name) == metadata
 
 
 def test_a_pattern_names_further_metadata() -> None:
     pattern = r"step-(?P<step>\d+)-tokens-(?P<tokens>[\d.e+]+)"
-    found = CheckpointsConfig(glob="*", pattern=pattern).metadata_of("x/step-5-tokens-1.5e9")
+    found = CheckpointsConfig(glob="*", pattern=pattern).metadata_of("x/step-5-tokens-1.5e9", "x")
     assert found == {"step": 5, "tokens": 1.5e9}
     with pytest.raises(ValueError, match="named group"):
         CheckpointsConfig(glob="*", pattern=r"\d+")
