@@ -257,8 +257,8 @@ class CheckpointsConfig(_Frozen):
     glob: str = Field(min_length=1, description="pattern of their paths, relative to the config's folder")
     pattern: str = Field(
         LAST_NUMBER,
-        description="regex over a path whose named groups become metadata; default: the last number of what the"
-        " glob leaves open is step",
+        description="regex over a path whose named groups become metadata; default: the last number of what"
+        " the glob leaves open is step",
     )
     new_only: bool = Field(
         False, description="only those that no earlier run of this benchmark has evaluated completely"
