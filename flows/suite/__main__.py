@@ -22,7 +22,7 @@ from flows.command_line import (
     quiet_prefect,
     warn,
 )
-from metrics.errors import ConfigError
+from metrics.errors import ConfigError, NightjarError
 from tasks.usercode.load import trust_what_is_named
 
 logger = logging.getLogger(__name__)
@@ -72,7 +72,8 @@ def suite_command(
 
 def _watch(loaded: Any, options: Any, run: Callable[[Any], tuple[int, bool]]) -> int:
     """Runs the suite on the checkpoints that are new, and whole: their files are as they were one look
-    before. Ends by Ctrl-C or SIGTERM only. Raises ConfigError where nothing could ever be new."""
+    before. Ends by Ctrl-C or SIGTERM only: what can't be read now, such as a file that is being saved, is
+    read again at the next look. Raises ConfigError where nothing could ever be new."""
     from flows.suite.plan import check_suite, plan_night, watched_models
 
     check_suite(loaded, options)
@@ -80,23 +81,27 @@ def _watch(loaded: Any, options: Any, run: Callable[[Any], tuple[int, bool]]) ->
         raise ConfigError("--watch needs a model with checkpoints: {glob: …, new_only: true}")
     before: dict[str, _Files] = {}
     tried: dict[str, _Files] = {}  # what failed is tried again once its files are others
+    said = None
     while True:
+        there: dict[str, _Files] = {}
         try:
             planned = plan_night(loaded, options, "watch")
             there = {entry.name: _files(entry) for entry in planned.evaluations}
-        except OSError as error:  # a trainer removes old checkpoints while they are looked at
-            logger.warning("checkpoints could not be listed; looking again: %s", error)
-            planned, there = None, {}
-        due = {
-            name: files
-            for name, files in there.items()
-            if files and files == before.get(name) and files != tried.get(name)
-        }
-        if due:
-            # One that is being written, or failed before, waits; what is no checkpoint is in every night.
-            chosen = options.model_copy(update={"only": (*due, *(name for name in there if not there[name]))})
-            _in_its_night(planned, chosen, run)
-            tried |= due
+            due = {
+                name: files
+                for name, files in there.items()
+                if files and files == before.get(name) and files != tried.get(name)
+            }
+            if due:
+                # One that is being written, or failed before, waits; what is no checkpoint is in every night.
+                others = (name for name in there if not there[name])
+                _in_its_night(planned, options.model_copy(update={"only": (*due, *others)}), run)
+                tried |= due
+            said = None
+        except (NightjarError, OSError) as error:  # a trainer removes checkpoints, an editor saves the suite
+            if str(error) != said:
+                logger.warning("checkpoints could not be evaluated; looking again: %s", error)
+            said = str(error)
         before = there
         time.sleep(WATCH_SECONDS)
 

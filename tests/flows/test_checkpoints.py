@@ -137,6 +137,34 @@ def test_watching_goes_on_beside_checkpoints_that_are_being_written_or_removed(
     assert looks == [["sums × m-step-100"], ["sums × m-step-200"]]
 
 
+def test_watching_outlives_a_suite_that_is_being_saved_when_a_night_begins(
+    suite: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    looks: list[list[str]] = []
+    whole = suite.read_text()
+    steps = iter(
+        [lambda: suite.write_text("name: [half"), lambda: None, lambda: suite.write_text(whole), lambda: None]
+    )
+
+    def wait(_: float) -> None:
+        step = next(steps, None)
+        if step is None:
+            raise KeyboardInterrupt
+        step()
+
+    def run(chosen: Any) -> tuple[int, bool]:
+        night = plan_night(load_suite(suite), chosen, f"night {len(looks)}")
+        looks.append(evaluated(night))
+        complete(night)
+        return 0, True
+
+    monkeypatch.setattr(command.time, "sleep", wait)
+    with pytest.raises(KeyboardInterrupt):
+        command._watch(load_suite(suite), options(tmp_path), run)
+    assert looks == [["sums × m-step-100"]]
+    assert caplog.text.count("looking again: suite.yaml:2: not valid YAML") == 1
+
+
 def test_watching_evaluates_what_is_whole_beside_what_grows_and_what_failed(
     suite: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
