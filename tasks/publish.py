@@ -59,6 +59,7 @@ from tasks.store.outputs import (
     RESPONSES,
     RESULTS_JSON,
     RESULTS_TABLE,
+    published_files,
     samples_file,
 )
 from tasks.store.schemas import RESULTS
@@ -186,6 +187,7 @@ def publish(publication: Publication, workspace: Workspace) -> Published:
         publication = replace(publication, manifest={**publication.manifest, **found})
     results = _results(publication, store)
     shown = replace(publication, manifest={}, lost=())
+    _remove_former(publication, folder)
     # The report's second pass waits for the first and is made here: it has the longest export beside it, the
     # others lie before both, so that no core is idle at the end.
     exports = [
@@ -264,6 +266,14 @@ def inspect_logs(publication: Publication, results: pa.Table, store: Store) -> I
     for (model, prompt), cells in by_model.items():
         samples = sample_views(store, cells, publication.facets)
         yield write_inspect_log(Path(publication.output), run, model, prompt, samples)
+
+
+def _remove_former(publication: Publication, folder: Path) -> None:
+    """Removes what a former run left in the folder: beside the files of one that fails before its last is
+    written, it would be taken for this run's."""
+    for file in published_files(folder, publication.run.benchmark):
+        if file.name not in publication.kept:
+            file.unlink(missing_ok=True)
 
 
 def _first_pass(
@@ -396,8 +406,6 @@ def export_responses(publication: Publication, workspace: Workspace, folder: Pat
     if publication.methods:
         judged = judged_parts(list(_judged(store, publication)), publication.methods)
         write_evaluation_results(folder / EVALUATION_RESULTS, judged)
-    else:  # a file of the run that had this folder before would be taken for this one's
-        (folder / EVALUATION_RESULTS).unlink(missing_ok=True)
 
 
 def export_samples(publication: Publication, workspace: Workspace, folder: Path) -> None:

@@ -239,7 +239,7 @@ def _run_all(
     for path in written if not session.quiet else ():
         print(f"lm-evaluation-harness: {path}")
     if len(documents) > 1 and not session.quiet:
-        print_together([Path(document["output"]) for document in documents])
+        print_together(documents)
     return code
 
 

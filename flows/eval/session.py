@@ -13,7 +13,7 @@ import tempfile
 import textwrap
 import time
 import uuid
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -134,21 +134,23 @@ def run_evaluation(
     evaluation = Evaluation(str(options.output))
     if config.answers == "fresh" and state.is_completed():
         end_night(store, named)
-    code = 0 if state.is_completed() and not _is_grave(evaluation) else FAILED
-    run_url = f"{ui}/runs/flow-run/{state.state_details.flow_run_id}"
-    document = _document_of(evaluation, state.message) | {"status": state.name, "flow_run_url": run_url}
+    document = _document_of(evaluation, state)
+    code = 0 if state.is_completed() and not _is_grave(document) else FAILED
+    document["flow_run_url"] = f"{ui}/runs/flow-run/{state.state_details.flow_run_id}"
     if not session.quiet:
-        print_evaluation(evaluation, document)
+        print_evaluation(evaluation, document, explained=_is_explained(state))
     return code, document
 
 
-def _is_grave(evaluation: Evaluation) -> bool:
+def _is_grave(document: Mapping[str, Any]) -> bool:
     """Whether a finding says that there is nothing that numbers could rest on."""
-    try:
-        findings = evaluation.manifest.get("diagnostics") or ()
-    except NightjarError:
-        return False
-    return any(finding["severity"] == "error" for finding in findings)
+    return any(finding["severity"] == "error" for finding in document.get("diagnostics") or ())
+
+
+def _is_explained(state: State[Any]) -> bool:
+    """Whether the run's own files say why it ended in this state: not of an error, which the state carries,
+    nor of a run that was stopped."""
+    return state.is_completed() or (state.name == "Failed" and state.data is None)
 
 
 def _flow_on(name: str) -> Flow[..., Coroutine[Any, Any, Any]]:
@@ -334,12 +336,15 @@ def _prepare_for(items: int, options: RunOptions, session: SessionOptions) -> No
         prepare(min(cores(), MOST_PROCESSES))
 
 
-def print_evaluation(evaluation: Evaluation, document: dict[str, Any]) -> None:
-    """The table, what deserves a look, and where everything is."""
+def print_evaluation(evaluation: Evaluation, document: dict[str, Any], explained: bool) -> None:
+    """The table, what deserves a look, and where everything is; and why the run ended so, unless that is
+    ``explained`` by these."""
     out = console()
-    if document["status"] != "Completed" and not document["results"]:
+    if "run_id" not in document or (document["status"] != "Completed" and not document["results"]):
         print(f"{document['status']}: {document['message']}\n{document['flow_run_url']}", file=sys.stderr)
         return
+    if not explained:
+        print(f"{document['status']}: {document['message']}", file=sys.stderr)
     command = ("python", "-m", "flows.eval", *sys.argv[1:])
     if document["results"]:
         out.print(results_table(evaluation.results))
@@ -378,16 +383,11 @@ def print_evaluation(evaluation: Evaluation, document: dict[str, Any]) -> None:
     )
 
 
-def print_together(folders: Sequence[Path]) -> None:
-    """The numbers of several runs in one table."""
+def print_together(documents: Sequence[Mapping[str, Any]]) -> None:
+    """The numbers of several runs in one table; of one that has none was said why when it ended."""
     import pyarrow as pa
 
-    found = []
-    for folder in folders:
-        try:
-            found.append(Evaluation(str(folder)).results)
-        except NightjarError:
-            continue  # said when it ended
+    found = [Evaluation(document["output"]).results for document in documents if document["results"]]
     if found:
         table = pa.concat_tables(found, promote_options="default")
         console().print("\n", results_table(table, title="All together"))
@@ -504,11 +504,14 @@ def _expectation(expected: dict[str, Any], currency: str | None) -> str:
     return ", ".join(parts)
 
 
-def _document_of(evaluation: Evaluation, message: str | None) -> dict[str, Any]:
-    try:
-        return evaluation.document() | {"message": message}
-    except NightjarError:
-        return {"message": message, "results": [], "output": evaluation.output}
+def _document_of(evaluation: Evaluation, state: State[Any]) -> dict[str, Any]:
+    """What ``--json`` prints of the run that ended so; of one that was not published, why."""
+    ended = {"message": state.message, "status": state.name}
+    with suppress(NightjarError):
+        # A run that writes nothing leaves its folder to the one that had it before.
+        if evaluation.manifest.get("flow_run_id") == str(state.state_details.flow_run_id):
+            return evaluation.document() | ended
+    return {"results": [], "output": evaluation.output} | ended
 
 
 def _unwritable(option: str, folder: Path) -> Iterator[str]:

@@ -63,7 +63,7 @@ def run(arguments: HarnessArguments) -> int:
             if arguments.show_config:
                 print_json(json.loads(path.read_bytes()))
     if len(ran) > 1:
-        print_together([Path(document["output"]) for _, document in ran])
+        print_together([document for _, document in ran])
     return code
 
 

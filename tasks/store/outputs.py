@@ -26,20 +26,26 @@ def samples_file(benchmark: str) -> str:
     return f"samples_{benchmark}.jsonl"
 
 
-def output_files(folder: Path, benchmark: str) -> Iterator[Path]:
-    """Every file that a run of the benchmark may write or remove there."""
+def published_files(folder: Path, benchmark: str) -> Iterator[Path]:
+    """Every file that is published of a run of the benchmark; first the manifest, by which the others are
+    that run's."""
     names = (
+        MANIFEST,
+        REPORT,
         RESPONSES,
         EVALUATION_RESULTS,
         METRICS,
         RESULTS_JSON,
         RESULTS_TABLE,
         ITEMS_TABLE,
-        MANIFEST,
-        REPORT,
     )
     for name in (*names, samples_file(benchmark)):
         yield folder / name
+
+
+def output_files(folder: Path, benchmark: str) -> Iterator[Path]:
+    """Every file that a run of the benchmark may write or remove there."""
+    yield from published_files(folder, benchmark)
     yield from sorted((folder / INSPECT_LOGS).glob("*.eval"))
     yield from sorted((folder / SERVER_LOGS).glob("*.log"))
 

@@ -210,3 +210,55 @@ def test_a_manifest_that_cannot_be_written_again_costs_no_numbers(
     )
     assert told in ran.document["message"]
     assert told in caplog.text
+
+
+def full_disk(*_: Any, **__: Any) -> None:
+    raise OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize("breaks", ["flows.eval.flow.publish_run", "tasks.publish.write_metrics"])
+def test_a_run_that_is_not_published_says_why_and_shows_nothing_of_the_folders_former_run(
+    evaluate: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, breaks: str
+) -> None:
+    config = written(tmp_path, [])
+    former = evaluate(config, "--limit", "6", "--json")
+    assert former.code == 0, former.err
+    monkeypatch.setattr(breaks, full_disk)
+    ran = evaluate(config)
+    assert ran.code == 1
+    assert "No space left on device" in ran.err
+    for told in ("exact_match", "report:", "requests:"):
+        assert told not in ran.out
+    document = evaluate(config, "--json").document
+    assert document["results"] == []
+    assert "No space left on device" in document["message"]
+    assert document.get("run_id") is None
+    output = tmp_path / "out"
+    if "publish_run" in breaks:  # it wrote nothing
+        assert json.loads((output / "manifest.json").read_text())["run_id"] == former.document["run_id"]
+    else:
+        left = {path.name for path in output.iterdir()}
+        assert not {"manifest.json", "report.html", "metrics.jsonl"} & left
+
+
+def test_a_run_that_fails_once_its_numbers_are_written_shows_them_and_says_why(
+    evaluate: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tasks.publish.record_manifest", full_disk)
+    ran = evaluate(written(tmp_path, []))
+    assert ran.code == 1
+    assert "exact_match" in ran.out
+    assert "No space left on device" in ran.err
+
+
+def test_the_table_of_several_runs_has_no_numbers_of_one_that_was_not_published(
+    evaluate: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = written(tmp_path, [])
+    other = tmp_path / "other.yaml"
+    other.write_text(config.read_text().replace("sums & more", "others"))
+    assert evaluate(config, other).code == 0
+    monkeypatch.setattr("flows.eval.flow.publish_run", full_disk)
+    ran = evaluate(config, other)
+    assert ran.code == 1
+    assert "All together" not in ran.out
