@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol
 from prefect import get_run_logger
 from prefect.futures import PrefectFuture
 
+from flows.command_line import warn
 from flows.eval.runners import as_parameter
 from flows.plan.steps import AskedModel, Cell, Plan
 from tasks.batches import BatchesAsked, close_batches, look_at_batches, send_batches
@@ -155,14 +156,17 @@ class RunBatches:
 
 
 def _tell(model: str, found: Waiting) -> None:
-    """Says how far batches are: in the run's log, and on the terminal that has a board."""
-    said = f"; the last look failed: {found.said}" if found.said else ""
+    """Says how far batches are, and once what went wrong: in the run's log, and on the terminal that has a
+    board."""
+    said = f"; {found.said}" if found.said else ""
     said += "".join(f"\nTo have them answered, run:\n  {command}" for command in found.commands)
     get_run_logger().info(
         "%s: %d of %d requests in %d batches are done%s",
         model, found.done, found.requests, len(found.names), said,
     )  # fmt: skip
     if board_is_open():
+        if found.said:
+            warn(f"{model} (batches): {found.said}")
         reporter(f"{model} (batches)")(
             Progress(
                 done=found.done,

@@ -9,9 +9,9 @@ import asyncio
 import os
 import time
 import urllib.request
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -34,6 +34,7 @@ HEADERS = {"Content-Type": "application/json", "Accept": "application/json, text
 CONNECT_SECONDS = 15.0
 LARGEST_BODY_MB = 64
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
+T = TypeVar("T")
 
 
 def proxy_for(address: str) -> str | None:
@@ -152,23 +153,32 @@ class HttpTransport:
         except (aiohttp.ClientError, OSError) as error:
             raise _connection_error(error, timeout) from error
 
-    async def lines(self, path: str, timeout: float) -> AsyncIterator[bytes]:
-        """The lines of a file of any length, without those that are empty. Raises RequestError."""
+    async def lines(
+        self, path: str, timeout: float, read: Callable[[bytes], T]
+    ) -> AsyncIterator[T | MalformedBody]:
+        """What ``read`` makes of each line of a file of any length, or why it can't; empty lines are none.
+        Raises RequestError for the file as a whole."""
         try:
             async with self._session.get(
                 self._place(path), timeout=_timeouts(timeout), allow_redirects=False, proxy=self._proxy
             ) as response:
                 if response.status != 200:
                     raise self._failure(response, await body_within_limit(response.content.iter_any()))
-                rest = b""
+                rest, left_out = b"", False
                 async for piece in response.content.iter_any():
                     *whole, rest = (rest + piece).split(b"\n")
+                    if left_out and whole:  # here the line ends that was too long
+                        del whole[0]
+                        left_out = False
                     for line in filter(bytes.strip, whole):
-                        yield line
-                    if len(rest) > self._largest:
-                        raise _too_large(self._largest)
+                        yield _read_or_why_not(read, line)
+                    if left_out:
+                        rest = b""
+                    elif len(rest) > self._largest:
+                        yield _too_large(self._largest)
+                        rest, left_out = b"", True
                 if rest.strip():
-                    yield rest
+                    yield _read_or_why_not(read, rest)
         except (aiohttp.ClientError, OSError) as error:
             raise _connection_error(error, timeout) from error
 
@@ -216,6 +226,13 @@ class HttpTransport:
         for data in lines.rest():
             self.redaction.read(answer.add, data)
         return answer.body()
+
+
+def _read_or_why_not(read: Callable[[bytes], T], line: bytes) -> T | MalformedBody:
+    try:
+        return read(line)
+    except MalformedBody as error:
+        return error
 
 
 async def body_within_limit(pieces: AsyncIterator[bytes]) -> bytes:

@@ -29,6 +29,7 @@ from tasks.models.control import check_interrupted, check_run
 from tasks.models.engine import CHARACTERS_A_TOKEN
 from tasks.models.errors import (
     AccessDenied,
+    MalformedBody,
     ModelError,
     NotServed,
     Overloaded,
@@ -50,6 +51,9 @@ if TYPE_CHECKING:
 CANCEL_SECONDS: Final = 900.0
 """How long a job may take to end after it was cancelled; OpenAI says ten minutes. So long after the time to
 wait a provider that does not answer is asked for it."""
+READINGS: Final = 3
+"""How often results are read of which some can't be, before the others are taken: they may have been cut on
+their way."""
 T = TypeVar("T")
 
 
@@ -57,7 +61,7 @@ T = TypeVar("T")
 class Waiting:
     """What of a model is asked by jobs: their ``names``, how many ``requests`` they have and how many of
     these are ``done``, how many jobs are ``open``, since when is waited and until when (seconds since 1970).
-    ``expired`` requests can be sent once more. ``said`` is what went wrong with the last look, ``commands``
+    ``expired`` requests can be sent once more. ``said`` is what went wrong in the last look, ``commands``
     are what a person runs to have open jobs answered, ``left_out`` is why what the jobs do not ask or answer
     is not asked at all.
     """
@@ -195,11 +199,11 @@ class Batches:
                         job, count = await exchange.looked_at(job)
                         done += 0 if job.fetched else count
                     except TransientError as error:
-                        said = str(error)
+                        said = f"the last look failed: {error}"
                         if time.time() > job.since + self.wait + CANCEL_SECONDS:
                             job = self.records.keep(job.given_up())
                 jobs.append(job)
-        return self._waiting(jobs, done, said)
+        return self._waiting(jobs, done, said or exchange.said)
 
     def _waiting(self, jobs: Sequence[Job], done: int = 0, said: str | None = None) -> Waiting:
         fetched = [job for job in jobs if job.fetched]
@@ -253,13 +257,14 @@ class Batches:
 @dataclass
 class Exchange:
     """The exchanges about one model's jobs with its provider; ``left_out`` says which limit left requests out
-    of them."""
+    of them, ``said`` what could not be read of them."""
 
     batches: Batches
     connection: Connection
     http: "HttpTransport"
     draw: random.Random = field(default_factory=random.Random)
     left_out: str | None = None
+    said: str | None = None
 
     async def taken_up(self, job: Job) -> Job | None:
         """A job of an earlier run; an intent's is looked for. None where it was never made: then its record
@@ -390,12 +395,19 @@ class Exchange:
         return job, status.done
 
     async def _fetched(self, job: Job, status: JobStatus) -> Job:
-        """Keeps the rows of a job that has ended, the first for each request; of another's job nothing."""
+        """Keeps the rows of a job that has ended, the first for each request; of another's job nothing.
+
+        Raises MalformedBody where some can't be read, unless that was tried before and others can.
+        """
         records, ours, seen, asked = self.batches.records, frozenset(job.ids), set[str](), list[str]()
+        unread = list[MalformedBody]()
         assert job.id is not None
         try:
             with records.writing_rows(job) as add:
                 async for row in self.batches.form.rows(self.http, job.id, status):
+                    if isinstance(row, MalformedBody):
+                        unread.append(row)
+                        continue
                     if row.id not in ours or row.id in seen:
                         continue  # nobody asked for it
                     seen.add(row.id)
@@ -404,10 +416,17 @@ class Exchange:
                         # What went wrong may become an error text; an answer stays as it came.
                         hidden = row.content if row.status == 200 else self.http.redaction.hide(row.content)
                         add(replace(row, content=hidden))
+                if unread:
+                    if records.keep(replace(job, unread=job.unread + 1)).unread < READINGS or not seen:
+                        raise unread[0]
+                    self.said = (
+                        f"{len(unread):,} of the rows of the batch {job.id} can't be read ({unread[0]}); "
+                        "what has none is asked again"
+                    )
                 if job.guessed and not seen:
                     raise NotOurs
         except NotOurs:
-            other = replace(job, id=None, not_ours=(*job.not_ours, job.id))
+            other = replace(job, id=None, not_ours=(*job.not_ours, job.id), unread=0)
             late = time.time() > job.since + self.batches.wait
             found = None if late else await self.found(other)
             # Where there is none, it was never made, and all of it is asked again.

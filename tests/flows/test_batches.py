@@ -1,6 +1,8 @@
 """Runs that ask by batches."""
 
+import io
 import json
+import logging
 import re
 import signal
 import subprocess
@@ -18,8 +20,11 @@ import yaml
 
 import flows.eval.flow as flow
 from flows.config.load import load_config
+from flows.eval import batches
 from metrics.errors import ConfigError
 from tasks.models.control import controlled
+from tasks.models.jobs import Waiting
+from tasks.reporting.progress import ProgressBoard, open_board
 from tests.flows.conftest import arguments_of, own
 from tests.tasks.models.batch_servers import provider_servers, said
 from tests.tasks.models.test_batch_files import run_batch
@@ -166,6 +171,16 @@ def test_a_run_that_is_ended_while_it_waits_leaves_its_batch_to_the_next(
     assert ran.value("exact_match,none") == 1.0
     assert len(server.jobs) == 1
     assert not server.single
+
+
+def test_what_goes_wrong_in_a_look_is_told_on_the_terminal_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr(batches, "get_run_logger", logging.getLogger)
+    with open_board(ProgressBoard(io.StringIO())):
+        for _ in range(2):
+            batches._tell("m", Waiting(names=("job",), requests=5, open=1, said="the last look failed: 502"))
+    assert capsys.readouterr().err == "warning: m (batches): the last look failed: 502\n"
 
 
 def test_waiting_for_batches_does_not_count_towards_the_time_out(monkeypatch: pytest.MonkeyPatch):

@@ -84,22 +84,28 @@ class AnthropicBatches(BatchForm):
         done = counted(job.get("request_counts"), *COUNTS[1:])
         return JobStatus("ended" if job.get("processing_status") == "ended" else "running", done)
 
-    async def rows(self, http: HttpTransport, id: str, status: JobStatus) -> AsyncIterator[Row]:
+    async def rows(
+        self, http: HttpTransport, id: str, status: JobStatus
+    ) -> AsyncIterator[Row | MalformedBody]:
         """At the address of the job: the one that it names may be another's, who would get the key."""
-        async for line in http.lines(f"{PLACE}/{id}/results", FILE_SECONDS):
-            row = json_object(line, "a row of the batch")
-            name, result = str(row.get("custom_id")), row.get("result")
-            result = result if isinstance(result, Mapping) else {}
-            if result.get("type") == "succeeded":
-                yield Row(name, 200, json_bytes(result.get("message")))
-            elif result.get("type") == "errored":
-                yield Row(name, _status(result.get("error")), json_bytes(result.get("error")))
-            else:
-                yield Row(name, NOT_ASKED)
+        async for row in http.lines(f"{PLACE}/{id}/results", FILE_SECONDS, _row):
+            yield row
 
     async def cancel(self, http: HttpTransport, id: str) -> None:
         """What is under way is still answered."""
         await http.exchange("POST", f"{PLACE}/{id}/cancel", JOB_SECONDS)
+
+
+def _row(line: bytes) -> Row:
+    """What a line of results says; raises MalformedBody."""
+    row = json_object(line, "a row of the batch")
+    name, result = str(row.get("custom_id")), row.get("result")
+    result = result if isinstance(result, Mapping) else {}
+    if result.get("type") == "succeeded":
+        return Row(name, 200, json_bytes(result.get("message")))
+    if result.get("type") == "errored":
+        return Row(name, _status(result.get("error")), json_bytes(result.get("error")))
+    return Row(name, NOT_ASKED)
 
 
 def _id(body: Mapping[str, Any]) -> str:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 import orjson
 
+from tasks.models.errors import MalformedBody
 from tasks.models.records import Call
 
 if TYPE_CHECKING:
@@ -116,8 +117,9 @@ class BatchForm(ABC):
         """How far a job is."""
 
     @abstractmethod
-    def rows(self, http: "HttpTransport", id: str, status: JobStatus) -> AsyncIterator[Row]:
-        """What came of the requests of a job that has ended, in any order; what is missing was not asked."""
+    def rows(self, http: "HttpTransport", id: str, status: JobStatus) -> AsyncIterator[Row | MalformedBody]:
+        """What came of the requests of a job that has ended, in any order, with the reason in the place of a
+        row that can't be read; what is missing was not asked."""
 
     @abstractmethod
     async def cancel(self, http: "HttpTransport", id: str) -> None:

@@ -91,25 +91,31 @@ class GeminiBatches(BatchForm):
         file = output.get("responsesFile") if isinstance(output, Mapping) else None
         return JobStatus("ended", done, (str(file),) if file else ())
 
-    async def rows(self, http: HttpTransport, id: str, status: JobStatus) -> AsyncIterator[Row]:
+    async def rows(
+        self, http: HttpTransport, id: str, status: JobStatus
+    ) -> AsyncIterator[Row | MalformedBody]:
         """Of the file of responses; a job that expired has none."""
         for file in status.files:
             place = beside(http.base_url, "download", f"{file}:download?alt=media")
-            async for line in http.lines(place, FILE_SECONDS):
-                row = json_object(line, "a row of the batch")
-                name, error = str(row.get("key")), row.get("error")
-                if isinstance(row.get("response"), Mapping):
-                    yield Row(name, 200, json_bytes(row["response"]))
-                elif isinstance(error, Mapping):
-                    code = error.get("code")
-                    status_code = code if isinstance(code, int) and 400 <= code < 600 else 500
-                    yield Row(name, status_code, json_bytes({"error": error}))
-                else:
-                    yield Row(name, NOT_ASKED)
+            async for row in http.lines(place, FILE_SECONDS, _row):
+                yield row
 
     async def cancel(self, http: HttpTransport, id: str) -> None:
         """It ends within minutes."""
         await http.exchange("POST", f"{id}:cancel", JOB_SECONDS)
+
+
+def _row(line: bytes) -> Row:
+    """What a line of responses says; raises MalformedBody."""
+    row = json_object(line, "a row of the batch")
+    name, error = str(row.get("key")), row.get("error")
+    if isinstance(row.get("response"), Mapping):
+        return Row(name, 200, json_bytes(row["response"]))
+    if isinstance(error, Mapping):
+        code = error.get("code")
+        status_code = code if isinstance(code, int) and 400 <= code < 600 else 500
+        return Row(name, status_code, json_bytes({"error": error}))
+    return Row(name, NOT_ASKED)
 
 
 def beside(base_url: str, service: str, path: str) -> str:

@@ -95,11 +95,13 @@ class OpenAIBatches(BatchForm):
         files = (text_or_none(job.get(name)) for name in ("output_file_id", "error_file_id"))
         return JobStatus("ended" if state in ENDED else "running", done, tuple(filter(None, files)))
 
-    async def rows(self, http: "HttpTransport", id: str, status: JobStatus) -> AsyncIterator[Row]:
+    async def rows(
+        self, http: "HttpTransport", id: str, status: JobStatus
+    ) -> AsyncIterator[Row | MalformedBody]:
         """Of the file of answers and of that of errors."""
         for file in status.files:
-            async for line in http.lines(f"files/{file}/content", FILE_SECONDS):
-                yield openai_row(line)
+            async for row in http.lines(f"files/{file}/content", FILE_SECONDS, openai_row):
+                yield row
 
     async def cancel(self, http: "HttpTransport", id: str) -> None:
         """It ends within minutes."""

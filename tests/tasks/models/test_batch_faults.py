@@ -85,6 +85,33 @@ def test_a_file_that_is_cut_is_read_again(kind: str, started: Any, bench: Any):
     assert (len(server.jobs), server.single) == (1, [])
 
 
+@pytest.mark.parametrize("broken", [b'{"custom_id": "', b"[]", b"x" * 40_000])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_row_that_can_not_be_read_costs_no_other(
+    kind: str, broken: bytes, started: Any, bench: Any, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("NIGHTJAR_MAX_BODY_MB", "0.02")
+    server, url = started(kind)
+    asked = model(kind, url, {"wait": "24h"})
+    results_become(server, kind, lambda content: b"\n".join([broken, *content.splitlines()[1:]]))
+    found = waited(asked, rows(5), bench.answers, bench.options())
+    assert (found.requests, found.expired) == (5, 1)
+    assert "1 of the rows of the batch" in str(found.said)
+    outcome = bench.ask(asked, rows(5), batches=found.names)
+    assert outcome.column("response") == ["18 1?"] * 5
+    assert outcome.tally.batched == 4
+    assert len(server.single) == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_results_of_which_nothing_can_be_read_are_waited_for(kind: str, started: Any, bench: Any):
+    server, url = started(kind)
+    results_become(server, kind, lambda content: b"<html>Bad Gateway</html>", times=7)
+    outcome = by_batch(bench, model(kind, url, {"wait": "24h"}), rows(5))
+    assert outcome.tally.batched == 5
+    assert (len(server.jobs), server.single) == (1, [])
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_after_a_full_disk_the_next_run_takes_the_rows_and_asks_nothing_twice(
     kind: str, started: Any, bench: Any, monkeypatch: pytest.MonkeyPatch
