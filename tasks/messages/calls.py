@@ -2,13 +2,17 @@
 
 A call is kept as ``{"name": …, "arguments": …}``, its arguments as the text that the model wrote, valid JSON
 or not. Ids are left out: servers draw them at random, and equal answers of two nights are to be equal; a chat
-that goes on names the calls by their places (``call_id``).
+that goes on names the calls of a turn by their places (``call_id``), and is sent with ``distinct_ids``.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, count
+from typing import Any, Final
 
 import orjson
+
+from tasks.messages.chat import Message
 
 Call = dict[str, Any]
 
@@ -124,6 +128,49 @@ def call_arguments(arguments: str) -> Any:
 def call_id(place: int) -> str:
     """What a chat that goes on calls the call at this place, from 0."""
     return f"call_{place}"
+
+
+_PLACE: Final = re.compile(r"call_\d+")
+
+
+def numbered_ids(name: str) -> Iterator[str]:
+    """What a call may be named instead of an id that another one has."""
+    return chain([name], (f"{name}_{number}" for number in count(2)))
+
+
+def nine_characters(name: str) -> Iterator[str]:
+    """As ``numbered_ids``, and instead of an id that ``call_id`` gave: nine letters and digits, as Mistral's
+    API takes them alone."""
+    others = (f"call{number:05}" for number in count())
+    return others if _PLACE.fullmatch(name) else chain([name], others)
+
+
+def distinct_ids(
+    messages: Iterable[Message], names: Callable[[str], Iterator[str]] = numbered_ids
+) -> Iterator[Message]:
+    """The messages with an id of its own for each call, the first of its ``names`` that is free.
+
+    Ids count from 0 in each turn of a chat, and an API takes none twice. A result belongs to the last call of
+    its id.
+    """
+    taken: set[str] = set()
+    named: dict[str, str] = {}
+
+    def renamed(call: Any) -> Any:
+        if not isinstance(call, Mapping) or not isinstance(call.get("id"), str):
+            return call
+        own = next(name for name in names(call["id"]) if name not in taken)
+        taken.add(own)
+        named[call["id"]] = own
+        return {**call, "id": own}
+
+    for message in messages:
+        if isinstance(calls := message.get("tool_calls"), list):
+            yield {**message, "tool_calls": [renamed(call) for call in calls]}
+        elif message["role"] == "tool" and message["tool_call_id"] in named:
+            yield {**message, "tool_call_id": named[message["tool_call_id"]]}
+        else:
+            yield message
 
 
 def said_calls(text: str | None) -> list[dict[str, Any]]:

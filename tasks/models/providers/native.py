@@ -5,15 +5,14 @@ chat and the answer in a reply. What the API has no field for is refused before 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count
 from typing import Any, ClassVar, Final, TypeVar
 
 import orjson
 from pydantic import Field
 
-from tasks.messages.calls import call_arguments
+from tasks.messages.calls import call_arguments, distinct_ids
 from tasks.messages.chat import SYSTEM_ROLES, Message, chat_body, content_text
 from tasks.messages.media import ReadMedia, media_size, refuse_media, sent_messages
 from tasks.models.config import ModelConfig, SampleParams
@@ -202,25 +201,3 @@ def arguments_object(text: str) -> dict[str, Any]:
     """
     value = call_arguments(text)
     return value if isinstance(value, dict) else {NO_OBJECT: text}
-
-
-def distinct_ids(messages: Sequence[Message]) -> Iterator[Message]:
-    """The messages with an id of its own for each call: ids count from 0 in each turn of a chat, and an API
-    takes none twice. A result belongs to the last call of its id."""
-    taken: set[str] = set()
-    named: dict[str, str] = {}
-    for message in messages:
-        if calls := message.get("tool_calls"):
-            for call in calls:
-                named[call["id"]] = _not_in(taken, call["id"])
-                taken.add(named[call["id"]])
-            yield {**message, "tool_calls": [{**call, "id": named[call["id"]]} for call in calls]}
-        elif message["role"] == "tool" and message["tool_call_id"] in named:
-            yield {**message, "tool_call_id": named[message["tool_call_id"]]}
-        else:
-            yield message
-
-
-def _not_in(taken: Collection[str], name: str) -> str:
-    numbered = (f"{name}_{number}" for number in count(2))
-    return name if name not in taken else next(one for one in numbered if one not in taken)

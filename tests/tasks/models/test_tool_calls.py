@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 import pytest
 
-from tasks.messages.calls import calls_of, merged_pieces, parsed_calls, said_calls
+from tasks.messages.calls import calls_of, distinct_ids, merged_pieces, parsed_calls, said_calls
 from tasks.models.config import ModelConfig, SampleParams
 from tasks.models.errors import MalformedBody
 from tasks.models.providers.openai.config import EndpointConfig
@@ -213,3 +213,40 @@ def test_a_completion_of_a_chat_with_parts_is_asked_with_its_texts() -> None:
 
 def generation() -> Generation:
     return Chat("m", EndpointConfig(), SampleParams())
+
+
+def turn(*ids: str) -> list[dict[str, Any]]:
+    calls = [{"id": one, "type": "function", "function": {"name": "f", "arguments": "{}"}} for one in ids]
+    results = [{"role": "tool", "tool_call_id": one, "content": f"of {one}"} for one in ids]
+    return [{"role": "assistant", "content": "", "tool_calls": calls}, *results]
+
+
+def sent_ids(chat: list[dict[str, Any]]) -> tuple[list[str], list[str]]:
+    """The ids of calls and those of results, as they are sent."""
+    (sent,) = generation().calls([Request(b"k", "generate", orjson.dumps(chat).decode(), chat=True)])
+    messages = sent.body["messages"]
+    made = [call["id"] for message in messages for call in message.get("tool_calls") or ()]
+    return made, [message["tool_call_id"] for message in messages if message["role"] == "tool"]
+
+
+def test_calls_of_several_turns_are_sent_with_ids_of_their_own_that_every_server_takes() -> None:
+    """Ours count from 0 in each turn; Mistral takes nine letters and digits alone."""
+    made, results = sent_ids([{"role": "user", "content": "q"}, *turn("call_0", "call_1"), *turn("call_0")])
+    assert made == results == ["call00000", "call00001", "call00002"]
+
+
+def test_an_id_that_a_config_names_is_sent_as_it_is_the_first_time() -> None:
+    made, results = sent_ids([*turn("call00000", "mine"), *turn("call_0"), *turn("mine")])
+    assert made == results == ["call00000", "mine", "call00001", "call00002"]
+
+
+@pytest.mark.parametrize("calls", ["f", ["f"], [call("f", "{}", None)], None])
+def test_what_a_config_has_for_calls_without_ids_is_sent_as_it_is(calls: Any) -> None:
+    chat = [{"role": "assistant", "content": "a", "tool_calls": calls}]
+    (sent,) = generation().calls([Request(b"k", "generate", orjson.dumps(chat).decode(), chat=True)])
+    assert sent.body["messages"] == chat
+
+
+def test_two_calls_of_one_message_with_one_id_are_told_apart() -> None:
+    (message, *_) = distinct_ids(turn("a", "a"))
+    assert [call["id"] for call in message["tool_calls"]] == ["a", "a_2"]

@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from tasks.messages.calls import calls_of, calls_text
+from tasks.messages.calls import calls_of, calls_text, distinct_ids, nine_characters
 from tasks.messages.chat import chat_body, content_text
 from tasks.messages.media import ReadMedia, media_size, refuse_media, sent_messages
 from tasks.models.config import ReasoningConfig, SampleParams
@@ -319,7 +319,7 @@ class Chat(Generation):
             if request.chat
             else {"messages": [{"role": "user", "content": request.prompt}]}
         )
-        messages = sent_messages(asked["messages"], self._media)
+        messages = list(distinct_ids(sent_messages(asked["messages"], self._media), nine_characters))
         return Call("chat/completions", with_own(body, {**asked, "messages": messages}), media_size(messages))
 
     def message(self, choice: Mapping[str, Any]) -> "ParsedChoice":
