@@ -56,9 +56,10 @@ def recorded_calls(value: Any) -> list[Call]:
 def merged_pieces(pieces: Sequence[Any]) -> list[dict[str, Any]]:
     """The calls that the pieces of a stream make together, as they come without streaming.
 
-    A piece belongs to the call of its index, in whatever order calls begin. One with another id begins a call
-    of its own, whatever its index (some servers number all of them 0); one without an index goes on with the
-    last. Raises ValueError.
+    A piece belongs to the call of its index, in whatever order calls begin. One that names a function under
+    another id begins a call of its own, whatever its index (some servers number all of them 0); without a
+    name it goes on (some draw an id for each piece). One without an index goes on with the last. Raises
+    ValueError.
 
     >>> merged_pieces([{"index": 0, "function": {"name": "f", "arguments": "{"}},
     ...                {"index": 0, "function": {"arguments": "}"}}])
@@ -72,7 +73,8 @@ def merged_pieces(pieces: Sequence[Any]) -> list[dict[str, Any]]:
             raise ValueError("a piece of a tool call is no JSON object")
         index, identity = piece.get("index"), piece.get("id")
         found = by_index.get(index) if isinstance(index, int) else (merged[-1] if merged else None)
-        if found is None or (identity and found.get("id") not in (None, identity)):
+        is_other = identity and found is not None and found.get("id") not in (None, identity)
+        if found is None or (is_other and _names_function(piece)):
             found = {"type": "function", "function": {"name": "", "arguments": ""}}
             merged.append(found)
             places.append(index if isinstance(index, int) else len(places))
@@ -82,6 +84,11 @@ def merged_pieces(pieces: Sequence[Any]) -> list[dict[str, Any]]:
             found["id"] = identity
         _extend(found["function"], piece.get("function"))
     return [merged[at] for at in sorted(range(len(merged)), key=places.__getitem__)]
+
+
+def _names_function(piece: Mapping[str, Any]) -> bool:
+    function = piece.get("function")
+    return isinstance(function, Mapping) and bool(function.get("name"))
 
 
 def _extend(function: dict[str, Any], piece: Any) -> None:

@@ -250,3 +250,12 @@ def test_what_a_config_has_for_calls_without_ids_is_sent_as_it_is(calls: Any) ->
 def test_two_calls_of_one_message_with_one_id_are_told_apart() -> None:
     (message, *_) = distinct_ids(turn("a", "a"))
     assert [call["id"] for call in message["tool_calls"]] == ["a", "a_2"]
+
+
+def test_an_id_that_is_drawn_anew_for_each_piece_makes_one_call() -> None:
+    texts = {"y": ": 1", "z": "}"}
+    pieces = [piece(0, arguments=text, id=one) for one, text in texts.items()]
+    (found,) = merged_pieces([piece(0, "f", '{"a"', id="x"), *pieces])
+    assert found["function"] == {"name": "f", "arguments": '{"a": 1}'}
+    both = merged_pieces([piece(0, "f", "{}", id="x"), piece(0, "f", "{}", id="y")])
+    assert len(both) == 2, "some servers number all calls 0"
