@@ -213,7 +213,9 @@ def test_a_manifest_that_can_not_be_read_stops_pruning(store: Store) -> None:
     assert store.holds(stray)
 
 
-TEMPORARY = ("filter/.one.tmp", "history/items/.two.tmp", "active/.mark.tmp", "nights/.night.tmp")
+TEMPORARY = (
+    "filter/.one.tmp", "history/items/.two.tmp", "active/.mark.tmp", "nights/.night.tmp", "batches/m/.3.tmp"
+)  # fmt: skip
 
 
 def test_what_killed_processes_left_half_written_goes_after_a_day(store: Store) -> None:
