@@ -28,6 +28,7 @@ from tasks.models.answers.rows import ResponseRows
 from tasks.models.answers.segments import (
     AnswerSnapshot,
     AnswerStore,
+    ClaimedKeys,
     DamagedAnswers,
     ModelAnswers,
     claim_keys,
@@ -36,7 +37,7 @@ from tasks.models.batches.records import JobRecords, KeptRow, batch_id
 from tasks.models.config import ModelConfig
 from tasks.models.connection import open_connection
 from tasks.models.control import check_interrupted, control_of
-from tasks.models.engine import Engine, InferenceState
+from tasks.models.engine import Engine, InferenceState, RequestGroup
 from tasks.models.identity import RequestExpansion
 from tasks.models.limits.limiters import ConcurrencyLimiter
 from tasks.models.limits.spending import spending_of
@@ -158,11 +159,14 @@ class Inference:
         wanted = self.find_missing(source)
         if wanted:
             collect_rarely()
-            with claim_keys(self.kept, wanted, self.lookup.night) as claimed:
+        left = wanted
+        while left:  # a second time only where the claim was lost
+            with claim_keys(self.kept, left, self.lookup.night) as claimed:
                 # Looked up once more: somebody may have answered, and left, just before the claim was made.
-                self.ask(source, self.still_missing(wanted - claimed.others), progress)
+                own, left = self.still_missing(left - claimed.others), set[bytes]()
+                left |= self.ask(source, own, claimed, progress)
                 if claimed.others and claimed.wait(self.may_go_on):
-                    self.ask(source, self.still_missing(claimed.others), progress)
+                    left |= self.ask(source, self.still_missing(claimed.others), claimed, progress)
         self.state.tally.wall_seconds = time.monotonic() - started
         self.state.tally.stopped = self.state.stopped
         given = GivenAnswers()
@@ -207,9 +211,14 @@ class Inference:
         return lacking
 
     def ask(
-        self, source: Iterable[pa.RecordBatch], keys: set[bytes], progress: Callable[[Progress], None]
-    ) -> None:
-        """Asks for the answers to these requests."""
+        self,
+        source: Iterable[pa.RecordBatch],
+        keys: set[bytes],
+        claimed: ClaimedKeys,
+        progress: Callable[[Progress], None],
+    ) -> set[bytes]:
+        """Asks for the answers to these requests as long as they are ``claimed``; gives what it left."""
+        left = set[bytes]()
         if keys:
             self._count_earlier(source, keys)
             self.asked |= keys
@@ -219,7 +228,10 @@ class Inference:
             reporter = ProgressReporter(self.state, progress)
             batched = self._batched(source, keys)
             groups = self.groups(source, set(keys))
-            asyncio.run(_ask(self.provider, self.options, self.state, groups, batched, reporter))
+            claim = HeldClaim(claimed, left)
+            asyncio.run(_ask(self.provider, self.options, self.state, groups, batched, claim, reporter))
+            self.asked -= left
+        return left
 
     def _count_earlier(self, source: Iterable[pa.RecordBatch], missing: set[bytes]) -> None:
         """Counts against the limits what a process that was killed had spent on these requests."""
@@ -358,6 +370,23 @@ def _taken(keys: set[bytes], key: bytes) -> bool:
     return True
 
 
+@dataclass
+class HeldClaim:
+    """What is asked under a claim: ``left`` are the keys of requests that nobody had begun when it was
+    lost."""
+
+    claimed: ClaimedKeys
+    left: set[bytes]
+
+    def while_held(self, groups: Iterator[RequestGroup]) -> Iterator[RequestGroup]:
+        """The groups that come before the claim is lost."""
+        for group in groups:
+            if self.claimed.lost:
+                self.left.update(request.key for request in group[1])
+            else:
+                yield group
+
+
 class ProgressReporter:
     """Tells how far the inference is, twice a second."""
 
@@ -407,6 +436,7 @@ async def _ask(
     state: InferenceState,
     groups: Iterator[Sequence[Request]],
     batched: dict[str, KeptRow],
+    claim: HeldClaim,
     reporter: ProgressReporter,
 ) -> None:
     try:
@@ -417,7 +447,7 @@ async def _ask(
                 prepared = await engine.take(prepared, batched, provider.wire() or Wire())
             if options.left_out is not None and (rest := next(prepared, None)) is not None:
                 state.stopped, prepared = options.left_out, iter((rest,))
-            await engine.run(prepared, reporter.tick)
+            await engine.run(claim.while_held(prepared), reporter.tick)
     finally:
         try:
             await state.writer.close()

@@ -56,12 +56,14 @@ LAST_ID = "~"
 
 @dataclass(frozen=True)
 class Claim:
-    """One worker's claim to ``name``; ``about`` is told to others beside its owner."""
+    """One worker's claim to ``name``; ``about`` is told to others beside its owner. It is ``lost`` where who
+    waits for it has taken its owner for dead: that one was stopped, and now both are at work."""
 
     store: Store
     name: str
     id: str
     about: Mapping[str, Any] = field(default_factory=dict)
+    lost: threading.Event = field(default_factory=threading.Event, compare=False)
 
     @classmethod
     @contextmanager
@@ -192,6 +194,8 @@ def _beat(own: Claim, done: threading.Event) -> None:
         beat += 1
         # A store that is away costs heartbeats; who waits for the claim sees that it was away for him, too.
         with suppress(StoreError):
+            if own.content(own.id) is None:
+                own.lost.set()
             own.write(beat, patience=HEARTBEAT_SECONDS)
 
 

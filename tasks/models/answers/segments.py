@@ -615,6 +615,7 @@ class ClaimedKeys:
     """A worker's keys; ``others`` are those that earlier claims hold."""
 
     def __init__(self, own: Claim, keys: Collection[bytes], night: str | None) -> None:
+        self._own = own
         self._watch = Watch(own)
         by_start = {key[:KEY_BYTES]: key for key in keys}
         held: dict[str, set[bytes]] = {}
@@ -626,6 +627,11 @@ class ClaimedKeys:
                 held[entry] = {by_start[start] for start in _starts(own.attached(entry)) if start in by_start}
         self._earlier = [entry for entry, theirs in held.items() if theirs]
         self.others: set[bytes] = {key for theirs in held.values() for key in theirs}
+
+    @property
+    def lost(self) -> bool:
+        """Whether others go on in the worker's place: it was stopped for long."""
+        return self._own.lost.is_set()
 
     def wait(self, may_go_on: Callable[[], bool]) -> bool:
         """Waits until the claims that hold ``others`` have ended; False where ``may_go_on`` said no."""

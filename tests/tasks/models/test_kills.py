@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -28,6 +28,7 @@ from tasks.models.limits.limiters import INITIAL
 from tasks.models.providers.provider import provider_of
 from tasks.models.records import KeptAnswer
 from tasks.models.respond import Inference
+from tasks.store import claims
 from tasks.store.storage import Store, StoreError
 from tests.waiting import until
 
@@ -416,3 +417,43 @@ def test_what_another_worker_answered_and_could_not_store_is_not_asked_for_again
         outcome = second.result(60)
     assert outcome.column("response") == ["kept"] * 3
     assert (serving.stats()["received"], outcome.tally.sent, outcome.tally.cached) == (0, 0, 3)
+
+
+def test_a_worker_whose_claim_was_taken_asks_only_for_what_the_other_has_not_answered(
+    bench, problems, script, monkeypatch
+):
+    """Another one took it for dead while it was stopped, and went on in its place."""
+    monkeypatch.setattr(claims, "HEARTBEAT_SECONDS", 0.02)
+    asked, claimed = [], []
+
+    @contextmanager
+    def claiming(*arguments):
+        with claim_keys(*arguments) as held:
+            claimed.append(held)
+            yield held
+
+    def taken_over():
+        for place in (bench.folder / "store" / "claims").rglob("*-*"):
+            place.unlink(missing_ok=True)
+        return claimed[0].lost
+
+    def answers(request):
+        asked.append(request)
+        if len(asked) == 1:
+            until(taken_over, "it sees that its claim is gone")
+            journal = Journal(bench.options().journal_dir / inference.kept.identity[:32])
+            for key in keys[1:]:
+                journal.append(encode(KeptAnswer(key, "ok", response="kept", arrived=time.time())))
+            journal.release()
+        choice = {"index": 0, "message": {"role": "assistant", "content": "own"}, "finish_reason": "stop"}
+        return 200, {}, {"choices": [choice]}
+
+    monkeypatch.setattr("tasks.models.respond.claim_keys", claiming)
+    config = {"base_url": f"{script(answers)}/v1", "model": "m", "max_concurrency": 1}
+    model, requests = ModelConfig.model_validate({"name": "m", "config": config}), problems(4)
+    inference = Inference.of(provider_of(model), bench.answers, bench.options())
+    keys = [request.key for rows in inference.expanded(requests) for row in rows for request in row]
+    outcome = bench.ask(model, requests)
+    assert outcome.column("response") == ["own", *["kept"] * 3]
+    assert (len(asked), outcome.tally.sent, outcome.tally.cached) == (1, 1, 3)
+    assert len(claimed) == 2

@@ -161,6 +161,18 @@ def test_whose_clock_is_behind_comes_after_who_was_there_before(
             assert (first.others, second.others, third.others) == (set(), keys(1, 2), keys(1, 2))
 
 
+def test_whose_claim_was_taken_for_a_dead_one_s_is_told(store: Store) -> None:
+    """As a process that was stopped and goes on: who waited has removed its claim."""
+    with claim(store, "model", keys(1)) as claimed, claim(store, "model", keys(2)) as other:
+        deadline = time.monotonic() + 30
+        while not claimed.lost:
+            assert time.monotonic() < deadline
+            (mine, *_) = entries(store)
+            store.remove(f"claims/answers/model/{mine.rpartition('.')[0]}.json")
+            time.sleep(0.01)
+        assert not other.lost
+
+
 def test_an_error_gives_the_keys_back(store: Store) -> None:
     with pytest.raises(RuntimeError, match="broken"), claim(store, "model", keys(1)):
         raise RuntimeError("broken")
