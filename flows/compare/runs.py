@@ -272,9 +272,12 @@ def heading(compared: ComparedRuns) -> str:
 
 def models_of(compared: ComparedRuns) -> tuple[set[str], set[str]]:
     """The models of each side, as far as the pairs' facets hold them."""
-    base = {model for pair in compared.pairs if (model := pair.key.facet("model_name")) is not None}
-    keys = [pair.match.candidate for pair in compared.pairs if pair.match.candidate is not None]
-    return base, {model for key in keys if (model := key.facet("model_name")) is not None}
+    matches = [pair.match for pair in compared.pairs]
+    base, candidate = (
+        {model for key in keys if key is not None and (model := key.facet("model_name")) is not None}
+        for keys in ([match.base for match in matches], [match.candidate for match in matches])
+    )
+    return base, candidate
 
 
 def comparison_document(compared: ComparedRuns) -> dict[str, Any]:

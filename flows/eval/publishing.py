@@ -52,7 +52,7 @@ from tasks.publish import (
 )
 from tasks.reporting.exports import RunInfo
 from tasks.reporting.overview import shows_store
-from tasks.reporting.view import CellArtifacts
+from tasks.reporting.view import CellArtifacts, failures, result_rows
 from tasks.store.home import PROJECT, results_folder, write_json
 from tasks.store.keys import Accounts, Step, digest
 from tasks.store.outputs import MANIFEST
@@ -264,14 +264,15 @@ def _missed(run: Run, counts: RequestTally) -> RequestTally:
 def _outcome(
     run: Run, published: Published, over_budget: Mapping[str, str], stopped: Mapping[str, Any] | None
 ) -> RunOutcome:
-    rows = published.results.select(["metric", "filter", "status", "error"]).to_pylist()
-    failed = {f"{row['metric']},{row['filter']}": row["error"] for row in rows if row["status"] == "failed"}
+    whole, groups = failures(result_rows(published.results))
+    failed = [(f"{row.metric},{row.filter}", row.error) for row in whole]
+    failed += [(f"{row.metric},{row.filter} of {row.group}", row.error) for row in groups]
     if run.options.phase is Phase.INFER:
         sentences = [f"responses of {', '.join(run.plan.models)}"]
     else:
         pairs = len(run.plan.pairs()) + len(run.plan.metrics)
-        sentences = [f"{pairs - len(failed)} of {pairs} pairs computed"]
-    sentences += [f"failed: {name} ({reason})" for name, reason in failed.items()]
+        sentences = [f"{pairs - len(whole)} of {pairs} pairs computed"]
+    sentences += [f"failed: {name} ({reason})" for name, reason in failed]
     sentences += [f"{model}: {reason}" for model, reason in over_budget.items()]
     sentences += published.fatal
     if failed or over_budget:

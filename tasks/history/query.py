@@ -281,8 +281,8 @@ def run_row(record: RunRecord, manifest: Mapping[str, Any]) -> dict[str, Any]:
 def _status(manifest: Mapping[str, Any]) -> str:
     """ "failed" or "ok", as the run ended; in manifests that do not say so, failed where a step was or more
     requests were than allowed."""
-    if manifest.get("status") in ("ok", "failed"):
-        return str(manifest["status"])
+    if (status := manifest.get("status")) is not None:
+        return "ok" if status == "ok" else "failed"  # Crashed, Cancelled, TimedOut: it left no numbers
     steps = (manifest.get("steps") or {}).values()
     return "failed" if manifest.get("over_budget") or any(step.get("failed") for step in steps) else "ok"
 

@@ -17,7 +17,7 @@ from tasks.reporting.diagnostics.findings import SHOWN_OF_A_KIND, Diagnostic, Ex
 from tasks.reporting.numbers import RATING_COLUMNS, rating_cells, rating_effects, strongest_first
 from tasks.reporting.plots import curve_rows, curves, forests, group_names
 from tasks.reporting.terminal import next_command
-from tasks.reporting.view import ResultRow, SampleView, facet_names, facet_text
+from tasks.reporting.view import ResultRow, SampleView, facet_names, facet_text, failures
 
 PANELS_OPEN: Final = 8  # further plots are folded away
 ROWS_OPEN: Final = 12  # a longer table that says what the plots show is folded away
@@ -101,7 +101,7 @@ def page_context(
 ) -> dict[str, Any]:
     """The template's variables."""
     computed = [row for row in rows if row.status != "failed"]
-    failed = {row.pair: row for row in rows if row.status == "failed"}
+    whole, groups = failures(rows)
     on_curves = curve_rows(computed)
     plots = forests([row for row in computed if row not in on_curves])
     folded = plots[PANELS_OPEN:] + forests(on_curves)
@@ -114,7 +114,7 @@ def page_context(
         "matrix": matrix,
         "table_open": _says_more(rows) or len(rows) <= ROWS_OPEN,
         "outcomes": list(dict.fromkeys(name for row in rows for name in row.outcome_counts)),
-        "failed": list(failed.values()),
+        "failed": [*((row, "") for row in whole), *((row, row.group) for row in groups)],
         "doublings": [row for row in computed if row.doubling is not None],
         "facet_names": facet_names(rows),
         "facet_text": facet_text,
@@ -210,7 +210,7 @@ def facts(manifest: Mapping[str, Any], rows: Sequence[ResultRow], usage: Usage) 
     models = len(usage.models)
     # The rows know only their groups' items: with facets the largest group would pass for the whole.
     items = len(usage.items) or max((row.n_items for row in rows), default=0)
-    failed_pairs = len({row.pair for row in rows if row.status == "failed"})
+    failed_pairs, failed_groups = map(len, failures(rows))
     unscored = _unscored(rows)
     found = [
         Fact("items", numbers.count(items), f"asked of {numbers.plural(models, 'model')}"),
@@ -233,6 +233,9 @@ def facts(manifest: Mapping[str, Any], rows: Sequence[ResultRow], usage: Usage) 
         else None,
         Fact("failed pairs", numbers.count(failed_pairs), link="#failed", alarming=True)
         if failed_pairs
+        else None,
+        Fact("failed groups", numbers.count(failed_groups), link="#failed", alarming=True)
+        if failed_groups
         else None,
         _requests_fact(manifest.get("requests")),
         _wall_fact(manifest),

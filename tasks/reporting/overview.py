@@ -161,6 +161,7 @@ def _before(rows: Sequence[Sequence[Any]]) -> dict[str, Sequence[Any]]:
 
 def _glance(row: Sequence[Any], scores: Iterable[Score], before: Sequence[Any] | None) -> Glance:
     names = ("run_id", "name", "benchmark", "status", "started", "seconds")
+    has_config = bool(json.loads(row[13] or "null"))  # a run that was cancelled has none
     answers = AnswerCounts.of(json.loads(row[6] or "null") or {})
     return Glance(
         **dict(zip(names, row[:6], strict=True)),
@@ -172,7 +173,7 @@ def _glance(row: Sequence[Any], scores: Iterable[Score], before: Sequence[Any] |
         output=row[10],
         limit=json.loads(row[11] or "null"),
         scores=tuple(scores),
-        changed=_changed(before, row) if before else (),
+        changed=_changed(before, row) if before and has_config else (),
         costs={" ".join(place): cost for place, cost in costs(_accounts(row)).items()},
         unpriced=unpriced(_accounts(row)),
         stopped=_stopped(row[16]),

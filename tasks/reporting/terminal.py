@@ -20,7 +20,7 @@ from tasks.reporting.diagnostics.findings import SHOWN_OF_A_KIND, Diagnostic, gr
 from tasks.reporting.numbers import RATING_COLUMNS, rating_cells, rating_effects, strongest_first
 from tasks.reporting.streams import safe_console
 from tasks.reporting.tables import Column, FittedTable
-from tasks.reporting.view import ResultRow, facet_names, facet_text, result_rows
+from tasks.reporting.view import ResultRow, facet_names, facet_text, failures, result_rows
 
 DOUBLINGS = 4
 """Rows at most that say what twice the samples or items would give; the report says it of all."""
@@ -45,14 +45,12 @@ class ResultsTable:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """The table of numbers, then the failed pairs."""
         computed = [row for row in self.rows if row.status != "failed"]
-        failed = [row for row in self.rows if row.status == "failed"]
         if self.title:
             yield Text(self.title, style="bold")
         if computed:
             yield _table(computed)
             yield from _doublings(computed, ascii_only=options.ascii_only)
-        if failed:
-            yield from _failures(failed, ascii_only=options.ascii_only)
+        yield from _failures(self.rows, ascii_only=options.ascii_only)
         if not self.rows:
             yield Text("No results.", style="yellow")
 
@@ -183,14 +181,18 @@ def _doublings(rows: Sequence[ResultRow], ascii_only: bool) -> RenderResult:
         yield Text(_plain(f"{row.metric_key}, {row.filter}{group}: {row.doubling}", ascii_only), style="dim")
 
 
-def _failures(failed: Sequence[ResultRow], ascii_only: bool) -> RenderResult:
-    pairs = {
-        row.pair: row for row in reversed(failed)
-    }  # one pair fails once, whatever the number of its rows
-    yield Text(f"\n{numbers.plural(len(pairs), 'pair')} failed:", style="bold red")
-    for row in reversed(pairs.values()):
+def _failures(rows: Sequence[ResultRow], ascii_only: bool) -> RenderResult:
+    whole, groups = failures(rows)
+    counted = [
+        numbers.plural(len(found), name) for found, name in ((whole, "pair"), (groups, "group")) if found
+    ]
+    if counted:
+        yield Text(f"\n{' and '.join(counted)} failed:", style="bold red")
+    for row in [*whole, *groups]:
         text = Text("  ")
         text.append(_plain(f"{row.filter} × {row.metric}", ascii_only), style="bold")
+        if row in groups:
+            text.append(_plain(f" of {row.group}", ascii_only))
         text.append(f": {_one_line(row.error or 'no reason was recorded')}")
         yield text
 

@@ -300,6 +300,15 @@ def result_rows(results: pa.Table) -> list[ResultRow]:
     return sorted(rows, key=lambda row: row.status == "failed")
 
 
+def failures(rows: Iterable[ResultRow]) -> tuple[list[ResultRow], list[ResultRow]]:
+    """The first failed row of each pair that has no number at all, and every failed group of the others."""
+    rows = list(rows)
+    have = {row.pair for row in rows if row.status != "failed"}
+    failed = [row for row in rows if row.status == "failed"]
+    whole = {row.pair: row for row in reversed(failed) if row.pair not in have}
+    return list(reversed(whole.values())), [row for row in failed if row.pair in have]
+
+
 def facet_names(rows: Sequence[ResultRow]) -> list[str]:
     """Names of the facets beside model and prompt, in order of appearance."""
     return list(dict.fromkeys(name for row in rows for name in row.other_facets))

@@ -324,6 +324,17 @@ def test_a_run_of_which_all_pairs_failed_is_inconclusive_and_says_why(
     assert compare(capsys, candidate, candidate, "--gate", terms)[0] == 3
 
 
+def test_the_heading_gives_each_side_its_own_models(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base, candidate = folder(tmp_path / "base", 200), folder(tmp_path / "candidate", 200)
+    rows = item_rows(200, 300) + item_rows(100, 300, model_name="new")
+    pq.write_table(pa.Table.from_pylist(rows), candidate / "items.parquet")
+    _, out, _ = compare(capsys, base, candidate)
+    assert "base (demo" in out.splitlines()[0]
+    assert "candidate (demo, new" in out.splitlines()[0]
+
+
 def test_two_models_of_one_run_are_compared_across_their_facet(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

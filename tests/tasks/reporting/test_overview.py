@@ -39,6 +39,14 @@ def test_an_answer_of_this_night_is_none_that_was_reused(store: Store) -> None:
     assert (run.asked, run.reused) == (83, 1)
 
 
+@pytest.mark.parametrize("status", ["Crashed", "Cancelled", "TimedOut", "failed"])
+def test_a_run_that_ended_before_it_had_numbers_failed_and_changed_nothing(store: Store, status: str) -> None:
+    record(store, "monday", 1, row("a", 0.5), status="ok")
+    record(store, "tuesday", 2, status=status, message="why", config=None, models=None)
+    ended, whole = glances(store)
+    assert (ended.status, ended.changed, whole.status) == ("failed", (), "ok")
+
+
 def test_costs_are_told_by_model_and_stage(store: Store) -> None:
     models = {"a": {"cost": 0.5, "saved_cost": 0.25}}
     record(store, "monday", 1, row("a", 0.5), models=models, judges={"j": {"cost": 0.125}})

@@ -1,6 +1,7 @@
 """The result table and the progress of a run in the terminal."""
 
 import io
+import json
 import re
 from typing import Any
 
@@ -118,6 +119,20 @@ def test_failed_pairs_come_last_with_reason_and_the_command_that_retries_them() 
         < text.index("none × bleu: MetricError: row 3 is no text")
     )
     assert text.count("none × bleu") == 1
+
+
+def test_a_failed_group_of_a_pair_that_has_numbers_is_named() -> None:
+    def failed(topic: str) -> dict[str, Any]:
+        facets = json.dumps({"model_name": "demo", "topic": topic})
+        return row(facets=facets, status="failed", value=None, error=f"nothing in {topic}")
+
+    text = printed(table(row(), failed("a"), failed("b"), failed("b") | {"metric": "bleu"}))
+    assert "1 pair and 2 groups failed:" in text
+    assert [line.strip() for line in text.splitlines() if "nothing in" in line] == [
+        "strict × bleu: nothing in b",
+        "strict × exact_match of m · p · topic=a: nothing in a",
+        "strict × exact_match of m · p · topic=b: nothing in b",
+    ]
 
 
 @pytest.mark.parametrize(
