@@ -9,6 +9,7 @@ import string
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -38,6 +39,8 @@ from tasks.store.home import named_path
 
 SHOWN: Final = 20
 """Characters of a prompt's end that a warning shows."""
+ALIKE: Final = 20
+"""Items that are looked at for prompts which are all the same."""
 
 
 class NativeBenchmark:
@@ -128,8 +131,28 @@ class NativeBenchmark:
         return self._targets.references(item)
 
     def prompt_warnings(self, items: Iterable[Item], seconds: float) -> list[str]:
-        """A sentence for each prompt template whose texts end in white space before an answer whose
-        likelihood is asked for; as many items are looked at as the time allows, one at least."""
+        """A sentence for each prompt template that says the same of items that differ, and for each whose
+        texts end in white space before an answer whose likelihood is asked for; as many items are looked at
+        as the time allows, one at least."""
+        items = iter(items)
+        first = list(islice(items, ALIKE))
+        same = [self._same(name, first) for name in self._prompts]
+        return [*filter(None, same), *self._space_warnings(chain(first, items), seconds)]
+
+    def _same(self, name: str, items: Sequence[Item]) -> str | None:
+        if self._fields.turns is not None or all(item.data == items[0].data for item in items):
+            return None
+        asked = [self._rendered(self._prompts[name], item) for item in items]
+        parts = [(one.prompts, one.continuations, one.media) for one in asked]
+        if any(part != parts[0] for part in parts):
+            return None
+        return (
+            f"prompt '{name}': the first {len(items)} items are asked the same,"
+            f" {asked[0].prompts[0][-SHOWN:]!r}; a template names a field of the item in double braces, such"
+            " as {{question}}"
+        )
+
+    def _space_warnings(self, items: Iterable[Item], seconds: float) -> list[str]:
         if not self._fields.scores_continuations:
             return []
         until = time.monotonic() + seconds

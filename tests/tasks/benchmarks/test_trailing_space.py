@@ -122,6 +122,16 @@ def test_prompts_that_end_in_white_space_are_told_either_way(tmp_path: Path, kin
         assert said in told
 
 
+def test_a_template_that_names_no_field_is_told(tmp_path: Path) -> None:
+    single = native(tmp_path, prompt_template="Q: {question}", target="{{options[right]}}")
+    (told,) = single.prompt_warnings(single.items(), 60)
+    assert told.startswith(
+        "prompt 'default': the first 6 items are asked the same, 'Q: {question}'; a template"
+    )
+    one = native(tmp_path, ROWS[:1], prompt_template="Q: {question}", target="{{options[right]}}")
+    assert one.prompt_warnings(one.items(), 60) == []
+
+
 def test_only_likelihoods_are_told_of_white_space(tmp_path: Path) -> None:
     clean = [row for row in ROWS if not row["question"][-1].isspace()]
     likelihoods = native(tmp_path, clean, **KINDS["multiple_choice"])
