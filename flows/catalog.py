@@ -4,7 +4,7 @@
 import inspect
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
@@ -103,6 +103,13 @@ def _listed(
         yield replace(entry, source=plugin_origin(added[name])) if name in added else entry
 
 
+_DIRECTIONS: Final[Mapping[bool | None, str]] = {
+    True: "higher is better",
+    False: "lower is better",
+    None: OF_METRIC,
+}
+
+
 def _metrics() -> Iterator[CatalogEntry]:
     yield from _listed("metrics", "nightjar.metrics", METRICS, METRICS.__getitem__, _metric)
     yield from _metrics_of_scorers()
@@ -114,7 +121,9 @@ def _metric(name: str, definition: MetricDefinition) -> CatalogEntry:
         name,
         definition.summary,
         range=_span(definition.bounds),
-        direction="higher is better" if definition.higher_is_better else "lower is better",
+        direction=_DIRECTIONS[
+            build_aggregation(definition.aggregation).better_up(definition.higher_is_better)
+        ],
         default=_metric_default(definition),
         applies_to=", ".join(definition.output_types),
         source=definition.source or OWN,
@@ -146,7 +155,8 @@ def _aggregations() -> Iterator[CatalogEntry]:
     for name in AGGREGATIONS:
         found = users.get(name, [])
         default = f"of {', '.join(found)}" if found else ""
-        yield _named("aggregations", name, AGGREGATIONS[name], default, _span_of_aggregation(name))
+        entry = _named("aggregations", name, AGGREGATIONS[name], default, _span_of_aggregation(name))
+        yield replace(entry, direction=_DIRECTIONS[build_aggregation(name).higher_is_better])
 
 
 def _span(bounds: tuple[float, float]) -> str:
@@ -357,7 +367,8 @@ def aggregations_page() -> str:
     for name in AGGREGATIONS:
         built, about = build_aggregation(name), AGGREGATIONS[name]
         rule = rule_of(built.tabulate([])[0] if built.tabulate is not None else built)
-        cells = (name, about.takes, _span_of_aggregation(name), rule.stderr, rule.interval)
+        better = _DIRECTIONS[built.higher_is_better].removesuffix(" is better")
+        cells = (name, about.takes, _span_of_aggregation(name), better, rule.stderr, rule.interval)
         rows.append(f"| {' | '.join(cells)} |")
     return "\n".join([_AGGREGATIONS_HEAD, *rows, ""])
 
@@ -366,9 +377,10 @@ _AGGREGATIONS_HEAD: Final = """# Aggregations and their error bars
 
 Made by `make reference` from what the aggregations and their error rules say of themselves.
 [Error bars](statistics.md) explains the rules. A function of your own has the bootstrap of the items.
+Which way a number is better is what the config says, else its metric, else its aggregation, else higher.
 
-| aggregation | takes of each sample | range | standard error | interval |
-|---|---|---|---|---|"""
+| aggregation | takes of each sample | range | better | standard error | interval |
+|---|---|---|---|---|---|"""
 
 _STAGES_HEAD: Final = """# The stages of an evaluation
 

@@ -58,7 +58,8 @@ class Aggregation:
     of sums, the bootstrap of values), ``bounds`` are the ends of the value's range, ``weight`` the columns
     that items weigh by in a ratio of sums, ``proportional`` says that the value lies among the items' own
     numbers, as a weighted mean does, ``function`` a user's own. ``steps`` (p, k) is what one
-    item of each kind adds to the sums, where that is more than one of them.
+    item of each kind adds to the sums, where that is more than one of them. ``higher_is_better`` is the
+    direction of a number that has one whatever it is made of; None: that of the metric.
     """
 
     name: str
@@ -79,6 +80,7 @@ class Aggregation:
     parameters: Mapping[str, Any] = field(default_factory=dict)
     function: Callable[..., Any] | None = None  # the user's own, for keys
     steps: Floats | None = None
+    higher_is_better: bool | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.weight, int):  # a user's aggregation names the one column as it did before
@@ -107,6 +109,22 @@ class Aggregation:
     def scalar(self) -> bool:
         """One number per item is all it takes: any reduction fits."""
         return self.encode is not None
+
+    @property
+    def falls(self) -> bool:
+        """Whether the number falls where an item's own rises, as perplexity does with log-likelihoods."""
+        if self.encode is None or self.compute is None:
+            return False
+        lower, higher = self.of_totals(self.encode(np.array([0.0, 1.0])), np.ones(2))
+        return bool(higher < lower)
+
+    def better_up(self, declared: bool | None) -> bool:
+        """Whether the number is better when higher, given what its metric or config ``declared``."""
+        return next((said for said in (declared, self.higher_is_better) if said is not None), True)
+
+    def items_better_up(self, higher_is_better: bool) -> bool:
+        """Whether an item's own number is better when higher, given that of all items."""
+        return higher_is_better != self.falls
 
     def value(self, statistics: Floats | None, values: Values | None) -> float:
         """The aggregate of n items; NaN for none."""

@@ -214,7 +214,8 @@ def _metric_record(
         if any(built.name == other.name for other in reductions):
             raise ConfigError(f"metric {name!r} lists reduction {built.name!r} twice")
         reductions.append(built)
-    better = definition.higher_is_better if config.higher_is_better is None else config.higher_is_better
+    own = aggregation.better_up(definition.higher_is_better)
+    better = own if config.higher_is_better is None else config.higher_is_better
     metric = Metric(
         name=name,
         function=function,
@@ -231,7 +232,7 @@ def _metric_record(
         patterns=None if function is None else definition.patterns,
         endless=function is not None and definition.endless,
         right_answers=None if function is None else definition.right_answers,
-        best=definition.best,
+        best=definition.bounds[1] if aggregation.items_better_up(own) else definition.bounds[0],
         worst=_worst(definition, better, aggregation),
         refused=None if aggregation.encode is None else definition.refused,
         depends_on=config.depends_on,
@@ -241,10 +242,10 @@ def _metric_record(
 
 
 def _worst(definition: MetricDefinition, higher_is_better: bool, aggregation: Aggregation) -> float | None:
-    """The upper end of the range of a metric that is better when lower, where it has one and its statistics
-    are made of each sample's number."""
-    worst = definition.bounds[1]
-    return None if higher_is_better or math.isinf(worst) or aggregation.encode is None else worst
+    """The upper end of the range of a sample's number that is better when lower, where it has one and the
+    statistics are made of it."""
+    worst, better = definition.bounds[1], aggregation.items_better_up(higher_is_better)
+    return None if better or math.isinf(worst) or aggregation.encode is None else worst
 
 
 def _accepted(function: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[str, Any]:

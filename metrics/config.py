@@ -48,7 +48,9 @@ class MetricConfig(BaseModel):
     )
     reduction: list[str] | None = Field(None, description="How repeats become one row: mean, pass@8, maj@8 …")
     aggregation: str | None = Field(None, description="How items become one number")
-    higher_is_better: bool | None = Field(None, description="Default: as the metric says")
+    higher_is_better: bool | None = Field(
+        None, description="Default: as the metric says, else the aggregation"
+    )
     depends_on: tuple[str, ...] = Field(
         (), description="Files and folders that its function reads unseen, through other processes say"
     )

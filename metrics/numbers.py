@@ -84,6 +84,7 @@ def perplexity() -> Aggregation:
         encode=as_column,
         rule=ExpOfMeanRule(),
         bounds=(0.0, math.inf),
+        higher_is_better=False,
     )
 
 
@@ -170,6 +171,7 @@ def weighted_perplexity() -> Aggregation:
         read=_read_pairs("weighted_perplexity", _weighted_perplexity),
         weight=(1,),
         bounds=(0.0, math.inf),
+        higher_is_better=False,
     )
 
 
@@ -183,7 +185,12 @@ def weighted_perplexity() -> Aggregation:
 def bits_per_byte() -> Aggregation:
     """-Σa / Σb / ln 2 over pairs (log-likelihood in nats, number of bytes)."""
     return Aggregation(
-        "bits_per_byte", k=2, compute=_bits, weight=(1,), read=_read_pairs("bits_per_byte", _bits)
+        "bits_per_byte",
+        k=2,
+        compute=_bits,
+        weight=(1,),
+        read=_read_pairs("bits_per_byte", _bits),
+        higher_is_better=False,
     )
 
 
@@ -261,7 +268,13 @@ def brier_score() -> Aggregation:
         return Scores(statistics=as_column(score), values=None, score=score)
 
     return Aggregation(
-        "brier_score", compute=_mean, encode=as_column, read=read, rule=MeanRule(), bounds=(0.0, 2.0)
+        "brier_score",
+        compute=_mean,
+        encode=as_column,
+        read=read,
+        rule=MeanRule(),
+        bounds=(0.0, 2.0),
+        higher_is_better=False,
     )
 
 

@@ -37,20 +37,20 @@ class MetricDefinition:
     """A registered metric: its function, and what a config need not say because the metric knows it.
 
     ``style`` says how the function is called: per item with lists of references and predictions, batched with
-    columns of them, on a ``ChoiceBatch``, or as a corpus metric's class. ``bounds`` is the range of the
-    value. ``variants`` names the metric that takes over for another output type, ``reduction`` what becomes
-    of repeats unless a config says otherwise (``pass@k`` takes its numbers from the argument ``k``).
-    ``patterns`` are the regular expressions that it runs over texts, ``endless`` says that it may take for
-    ever on any: such a metric is computed where it can be stopped. ``extra`` installs the ``libraries``.
-    ``right_answers`` makes answers that the metric must score best, which are tried before a run; None: a
-    reference is no answer to it. ``refused`` is the score of an answer that model or provider refused, where
-    the metric is about just that.
+    columns of them, on a ``ChoiceBatch``, or as a corpus metric's class. ``higher_is_better`` None is as the
+    aggregation says. ``bounds`` is the range of the value. ``variants`` names the metric that takes over for
+    another output type, ``reduction`` what becomes of repeats unless a config says otherwise (``pass@k``
+    takes its numbers from the argument ``k``). ``patterns`` are the regular expressions that it runs over
+    texts, ``endless`` says that it may take for ever on any: such a metric is computed where it can be
+    stopped. ``extra`` installs the ``libraries``. ``right_answers`` makes answers that the metric must score
+    best, which are tried before a run; None: a reference is no answer to it. ``refused`` is the score of an
+    answer that model or provider refused, where the metric is about just that.
     """
 
     name: str
     function: Callable[..., Any]
     aggregation: str = "mean"
-    higher_is_better: bool = True
+    higher_is_better: bool | None = None
     output_types: tuple[OutputType, ...] = ("generate_until",)
     style: CallStyle = "item"
     version: int = 1
@@ -64,11 +64,6 @@ class MetricDefinition:
     extra: str = ""
     right_answers: RightAnswers | None = None
     refused: float | None = None
-
-    @property
-    def best(self) -> float:
-        """The best score of an item."""
-        return self.bounds[1] if self.higher_is_better else self.bounds[0]
 
     @property
     def summary(self) -> str:

@@ -52,7 +52,15 @@ def wer_aggregation() -> Aggregation:
     def read(values: Sequence[Any]) -> Scores:
         return wer(*read_text_pairs(values, "wer"))
 
-    return Aggregation("wer", k=2, compute=_rate, read=read, weight=(1,), bounds=(0.0, float("inf")))
+    return Aggregation(
+        "wer",
+        k=2,
+        compute=_rate,
+        read=read,
+        weight=(1,),
+        bounds=(0.0, float("inf")),
+        higher_is_better=False,
+    )
 
 
 def _closest(text: Sequence[str], golds: Sequence[Sequence[str]]) -> tuple[int, int]:

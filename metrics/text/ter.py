@@ -73,7 +73,15 @@ def ter_aggregation(
             case_sensitive=case_sensitive,
         )
 
-    return Aggregation("ter", k=2, compute=_rate, read=read, weight=(1,), bounds=(0.0, float("inf")))
+    return Aggregation(
+        "ter",
+        k=2,
+        compute=_rate,
+        read=read,
+        weight=(1,),
+        bounds=(0.0, float("inf")),
+        higher_is_better=False,
+    )
 
 
 def _rate(total: Total, n: Count) -> Floats:

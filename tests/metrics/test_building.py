@@ -11,13 +11,14 @@ import pytest
 from pydantic import ValidationError
 
 from metrics import CorpusMetric, metric
+from metrics.aggregation import build_aggregation
 from metrics.aliases import METRIC_ALIASES
 from metrics.build import build_column, build_metric, named_apart
 from metrics.config import MetricConfig, StatisticsConfig
 from metrics.errors import ConfigError, MetricError
 from metrics.metric import Metric
 from metrics.reductions.reduction import Repeats, reduce_repeats
-from metrics.registry import METRICS, parameters
+from metrics.registry import AGGREGATIONS, METRICS, parameters
 from metrics.statistics.estimate import estimate
 from metrics.statistics.rules import QuantileRule
 
@@ -275,6 +276,41 @@ def test_a_column_takes_any_name_and_a_known_one_brings_its_aggregation() -> Non
     assert made.aggregation.value(scores.statistics, None) == pytest.approx(100.0)
     with pytest.raises(MetricError, match="not computed from texts"):
         made.evaluate([["a"]], ["a"])
+
+
+LOWER = {"perplexity", "weighted_perplexity", "bits_per_byte", "brier_score", "wer", "ter"}
+
+
+@pytest.mark.parametrize("aggregation", list(AGGREGATIONS))
+def test_the_aggregation_says_which_way_a_number_is_better_where_nobody_else_does(aggregation: str) -> None:
+    def better(**entry: Any) -> bool:
+        return build_column(MetricConfig(aggregation=aggregation, **entry), _none).higher_is_better
+
+    named = {"metric": "mine.py:words", "aggregation": aggregation}
+    function = build_metric(MetricConfig.model_validate(named), user(words))
+    assert better(metric="mine") is function.higher_is_better is (aggregation not in LOWER)
+    assert better(metric="mine", higher_is_better=True)
+    assert not better(metric="mine", higher_is_better=False)
+    assert not better(metric="refusal")  # it says so itself
+
+
+def test_what_a_metric_says_of_its_direction_is_what_its_aggregation_says(build: Any) -> None:
+    for name in METRICS:
+        definition, own = METRICS[name], build_aggregation(METRICS[name].aggregation).higher_is_better
+        assert own is None or definition.higher_is_better in (None, own), name
+    assert not build(
+        {"metric": "logprob", "aggregation": "perplexity"}, output_type="loglikelihood"
+    ).higher_is_better
+
+
+def test_an_item_of_a_metric_that_is_better_when_lower_may_be_better_when_higher(build: Any) -> None:
+    made = build({"metric": "exact_match", "aggregation": "perplexity"})
+    assert (made.higher_is_better, made.best, made.worst) == (False, 1.0, None)
+    assert [build_aggregation(name).falls for name in ("perplexity", "mean", "brier_score")] == [
+        True,
+        False,
+        False,
+    ]
 
 
 def test_the_signature_says_how_the_number_was_made(build: Any) -> None:

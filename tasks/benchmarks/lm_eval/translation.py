@@ -33,7 +33,7 @@ METRIC_DEFAULTS: Final[Mapping[str, tuple[str, ...]]] = {
     "multiple_choice": ("acc", "acc_norm"),
     "generate_until": ("exact_match",),
 }
-# Metric → aggregation and direction where a definition leaves them out.
+# Metric → aggregation where a definition leaves it out; the direction is the aggregation's.
 AGGREGATIONS: Final[Mapping[str, str]] = {
     "perplexity": "perplexity",
     "word_perplexity": "weighted_perplexity",
@@ -49,9 +49,6 @@ AGGREGATIONS: Final[Mapping[str, str]] = {
     "brier_score": "brier_score",
     "bypass": "bypass",
 }
-LOWER_IS_BETTER: Final = frozenset(
-    {"perplexity", "word_perplexity", "byte_perplexity", "bits_per_byte", "brier_score", "ter", "wer"}
-)
 # What the harness computes from log-likelihoods; any other name there yields nothing, without a word. Here it
 # may be a metric of this program, such as bpb.
 OF_LIKELIHOODS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -153,7 +150,7 @@ def _metric(entry: _Entry, warnings: list[str]) -> dict[str, Any]:
         warnings += _ignored(entry)
         settings = entry.settings()
         settings.setdefault("aggregation", AGGREGATIONS.get(entry.name, "mean"))
-        settings.setdefault("higher_is_better", entry.name not in LOWER_IS_BETTER)
+        settings.setdefault("higher_is_better", _better_up(entry.name, settings["aggregation"]))
         return {"metric": entry.name, **settings}
     if entry.output_type != "generate_until":
         return _of_likelihoods(entry, warnings)
@@ -194,7 +191,7 @@ def _of_function(entry: _Entry, warnings: list[str]) -> dict[str, Any]:
         warnings += _ignored(entry)
         return {"metric": entry.name, "function": PAIR_METRIC, **_pair_settings(entry)}
     settings = entry.settings()
-    settings.setdefault("higher_is_better", True)
+    settings.setdefault("higher_is_better", _better_up(entry.name, settings.get("aggregation", "mean")))
     return {"metric": entry.name, "function": reference(name, entry.base_dir), **settings, **entry.arguments}
 
 
@@ -206,8 +203,18 @@ def _pair_settings(entry: _Entry) -> dict[str, Any]:
             f"{entry.where} has no value for a generated text: the harness averages pairs of reference and "
             "prediction; use exact_match, or an aggregation over pairs"
         )
-    settings.setdefault("higher_is_better", entry.name not in LOWER_IS_BETTER)
+    settings.setdefault("higher_is_better", _better_up(entry.name, settings["aggregation"]))
     return settings
+
+
+def _better_up(name: str, aggregation: str) -> bool:
+    """The direction where a definition leaves it out: that of the metric's usual aggregation, as the harness
+    has it, else that of its own."""
+    from metrics.aggregation import build_aggregation
+    from metrics.registry import AGGREGATIONS as REGISTERED
+
+    known = [one for one in (AGGREGATIONS.get(name, "mean"), aggregation) if one in REGISTERED]
+    return all(build_aggregation(one).higher_is_better is not False for one in known)
 
 
 def _ignored(entry: _Entry) -> Iterator[str]:

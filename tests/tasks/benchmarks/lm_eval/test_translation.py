@@ -215,6 +215,16 @@ def test_metrics_of_process_results_have_an_aggregation_and_no_arguments(transla
     ]
 
 
+def test_the_aggregation_says_which_way_is_better_where_a_benchmark_does_not(translated):
+    fn = function(translated, "fn")
+    entries = [{"metric": "x", "aggregation": "perplexity"}, {"metric": "wer", "aggregation": "mean"}]
+    for metric in translated(process_results=fn, metric_list=entries).config["metric_list"]:
+        assert metric["higher_is_better"] is False
+    asked = [{"metric": fn, "aggregation": "perplexity"}, {"metric": "f1", "aggregation": "brier_score"}]
+    for metric in translated(metric_list=asked).config["metric_list"]:
+        assert metric["higher_is_better"] is False
+
+
 def test_mutual_information_is_asked_for(translated):
     assert (
         translated(**CHOICE, metric_list=[{"metric": "acc_mutual_info"}]).config["mutual_information"] is True
