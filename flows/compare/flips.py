@@ -62,7 +62,7 @@ def signed_flips(pair: ComparedPair) -> list[tuple[str, Flipped]]:
     """The items that flipped, losses first, each with a sign: ``-`` was right and is wrong now, ``+`` the
     other way round."""
     signed = [
-        ("-" if (item.candidate < item.base) == pair.higher_is_better else "+", item) for item in pair.flipped
+        ("-" if (item.candidate < item.base) == pair.items_better_up else "+", item) for item in pair.flipped
     ]
     return sorted(signed, key=lambda entry: entry[0] == "+")
 

@@ -53,7 +53,7 @@ class Comparison:
     difference if and only if the test finds one. Everything is NaN that cannot be said, and ``warning`` says
     why. ``ends`` gives the interval of any other level, ``chance`` the two-sided p-value of any other
     difference: what a gate with a margin asks for. ``too_few`` says why no gate passes on it, where the
-    clusters are too few to rule out a loss.
+    clusters are too few to rule out a loss. ``falls``: the number falls where an item's own rises.
     """
 
     base: float
@@ -76,6 +76,7 @@ class Comparison:
     chance: Chance | None = field(default=None, repr=False, compare=False)
     remedy: Remedy | None = field(default=None, repr=False, compare=False)
     too_few: str | None = None
+    falls: bool = field(default=False, repr=False, compare=False)
 
     def interval(self, level: float) -> tuple[float, float]:
         """The interval of another level, with 0 in it unless the test finds a difference at that level."""
@@ -118,7 +119,8 @@ def compare_items(
     first, second = tables[0].value, tables[1].value
     found = _difference((base, candidate), tables, groups, options, method)
     low, high = found.interval(options.ci_level)
-    better = candidate.value - base.value if higher_is_better else base.value - candidate.value
+    up = aggregation.items_better_up(higher_is_better)
+    better = candidate.value - base.value if up else base.value - candidate.value
     return Comparison(
         base=first,
         candidate=second,
@@ -139,6 +141,7 @@ def compare_items(
         ends=found.ends,
         chance=found.chance,
         too_few=too_few_units(aggregation, (base, candidate), (groups, groups)),
+        falls=aggregation.falls,
     )
 
 

@@ -250,6 +250,12 @@ class ComparedPair:
         """The group's key, the baseline's where it has one."""
         return self.match.key
 
+    @property
+    def items_better_up(self) -> bool:
+        """Whether an item is better when its own number is higher: perplexity is better when lower, and an
+        item's number there is its log-likelihood."""
+        return self.higher_is_better != (self.comparison is not None and self.comparison.falls)
+
 
 @dataclass(frozen=True)
 class ComparedRuns:

@@ -349,7 +349,8 @@ class PairView:
     interval; ``p_adjusted`` is corrected over all pairs. ``wins``, ``losses`` and ``ties`` count items on
     which the candidate is better, worse and equal, ``n_items`` all compared ones; ``missing`` items of the
     base are not scored in the candidate. ``mde`` is the smallest difference that these items could have
-    shown. None: not known, not asked for.
+    shown. ``items_better_up``: an item is better when its own number is higher. None: not known, not asked
+    for.
     """
 
     name: str
@@ -372,6 +373,7 @@ class PairView:
     method: str | None = None
     note: str | None = None
     group: str = ""
+    items_better_up: bool = True
     facets: Mapping[str, str] = field(default_factory=dict)
     """Of the group, those that tell groups apart, by the names that the list of samples has for them."""
 
@@ -429,7 +431,7 @@ def write_compare_report(
         "statement": statement,
         "page_json": {
             "names": names,
-            "lower_is_better": [pair.name for pair in compared if pair.higher_is_better is False],
+            "lower_is_better": [pair.name for pair in compared if not pair.items_better_up],
         },
     }
     before, after = page_parts("compare.html", context, SCRIPTS)
@@ -617,5 +619,6 @@ def _pair(pair: ComparedPair, facets: set[str]) -> PairView:
         method=found.test,
         note=pair.reason or found.warning,
         group=group,
+        items_better_up=pair.items_better_up,
         facets=named,
     )

@@ -75,6 +75,14 @@ def test_the_test_that_auto_takes_is_named() -> None:
     assert compare_items(median, scalar(base), scalar(candidate), None, FEW).test == "paired bootstrap"
 
 
+def test_items_are_won_by_their_own_numbers_where_that_of_all_falls_with_them() -> None:
+    base, candidate = scalar(np.linspace(-5, -3, 30)), scalar(np.linspace(-4.5, -2.5, 30))
+    perplexity = build_aggregation("perplexity")
+    made = compare_items(perplexity, base, candidate, None, FEW, higher_is_better=False)
+    assert made.difference < 0
+    assert (made.wins, made.losses) == (30, 0)
+
+
 def test_difference_wins_and_correlation() -> None:
     made = compare_items(MEAN, scalar([1, 0, 0, 1, 0]), scalar([1, 1, 1, 0, 0]), None, FEW)
     assert made.difference == pytest.approx(0.2)
@@ -429,7 +437,9 @@ def test_a_member_without_value_or_error_is_not_dropped() -> None:
 def test_infinite_values_have_no_test_and_say_so(name: str) -> None:
     first, second = np.array([-np.inf, -1.0, -2.0]), np.array([-np.inf, -3.0, -2.0])
     runs = [ItemColumn(column, column.reshape(-1, 1)) for column in (first, second)]
-    made = compare_items(build_aggregation(name), *runs, None, StatisticsConfig(bootstrap_iters=200))
+    aggregation, few = build_aggregation(name), StatisticsConfig(bootstrap_iters=200)
+    higher = aggregation.better_up(None)
+    made = compare_items(aggregation, *runs, None, few, higher_is_better=higher)
     assert name == "median" or (math.isnan(made.p_value) and made.warning is not None)
     assert (made.wins, made.losses) == (0, 1)
 

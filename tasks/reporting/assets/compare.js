@@ -45,6 +45,7 @@ class CompareBrowserView {
     const before = b < 0 ? null : this.base.index.mean[pair]?.[b];
     const after = c < 0 ? null : this.candidate.index.mean[pair]?.[c];
     if (before === null || before === undefined || after === null || after === undefined) return null;
+    // Of items: perplexity is better when lower, and the log-likelihood of an item when higher.
     return page.lower_is_better.includes(pair) ? before - after : after - before;
   }
 

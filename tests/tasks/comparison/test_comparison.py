@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from metrics.aggregation import build_aggregation
 from metrics.errors import ConfigError
 from metrics.statistics.unpaired import UNPAIRED
 from tasks.comparison.compare import ComparedPair, ComparedRuns, ComparisonRules, Gate, compare_runs
@@ -148,6 +149,19 @@ def test_the_same_loss_is_a_win_where_less_is_better(tmp_path: Path) -> None:
     assert pair.verdict == "pass"
     assert pair.comparison is not None
     assert (pair.comparison.wins, pair.comparison.losses) == (60, 0)
+
+
+def test_an_item_is_better_by_its_own_number_where_that_of_all_falls_with_it(tmp_path: Path) -> None:
+    before, after = ({f"q{n}": n / 10 - 9 + gain for n in range(60)} for gain in (0.0, 0.5))
+    base, candidate = (
+        run(groups(tmp_path, one), results=(row_of(higher_is_better=False),)) for one in (before, after)
+    )
+    known = {("sums", "strict", "exact_match"): build_aggregation("perplexity")}
+    rules = ComparisonRules(aggregations(known, ()), gate=Gate(margin=0.05))
+    pair = only(compare_runs(base, candidate, match_runs(base.groups, candidate.groups), rules))
+    assert pair.comparison is not None
+    assert (pair.comparison.wins, pair.verdict) == (60, "pass")
+    assert (pair.higher_is_better, pair.items_better_up) == (False, True)
 
 
 def test_few_items_can_not_decide_and_say_what_they_could_have_found(tmp_path: Path) -> None:

@@ -193,6 +193,16 @@ def test_wins_and_losses_lead_to_the_samples_of_their_group(tmp_path: Path) -> N
             assert f'href="#samples?pair=em%2Cnone&amp;outcome={outcome}{facets}"' in text
 
 
+def test_the_page_orders_items_by_their_own_numbers(tmp_path: Path) -> None:
+    pairs = [
+        PairView("ter,none", 60.0, 59.0, -1.0, higher_is_better=False, items_better_up=False),
+        PairView("perplexity,none", 9.0, 8.0, -1.0, higher_is_better=False, items_better_up=True),
+    ]
+    text = write_compare_report(run(), run(), pairs, tmp_path / "c.html").path.read_text()
+    (data,) = re.findall(r'id="page-data">(.*?)</script>', text)
+    assert json.loads(data)["lower_is_better"] == ["ter,none"]
+
+
 def test_settings_that_differ_are_listed_and_no_others() -> None:
     def manifest(temperature: float, seconds: float, **own: Any) -> dict[str, Any]:
         served = {"base_url": f"http://127.0.0.1:{seconds}/v1", "served": ["qwen"]}
