@@ -275,7 +275,8 @@ def _by_permutation(
         warning = undetectable(mde, count, kind, p_value < alpha)
     else:
         size = float(np.abs(sums).sum()) / n
-        mde = shift_mde(spread, shape.degrees, ties, size, alpha)
+        mde = shift_mde(spread, shape.degrees, ties, size, alpha, width)
+        warning = undetectable(mde, count, kind, p_value < alpha)
     return Difference(
         stderr,
         test,
@@ -317,7 +318,8 @@ def _by_crossed(differences: Floats, ways: Ints, options: "StatisticsConfig", wi
         warning = "few clusters make most of the difference: what such a comparison would find is not known"
     else:
         size = float(np.abs(own).sum()) / n
-        mde = shift_mde(spread, crossed.shape.degrees, 1 - moved / units, size, alpha)
+        mde = shift_mde(spread, crossed.shape.degrees, 1 - moved / units, size, alpha, width)
+        warning = undetectable(mde, fewest, "clusters", p_value < alpha)
     return Difference(
         crossed.stderr,
         test,

@@ -109,7 +109,7 @@ class Shift:
         below, above = self.shape.ends(level)
         low, high = skewed(self.mean, self.spread, self.shape, level)
         low, high = min(low, -self._reached(below, self.mean)), max(high, self._reached(above, -self.mean))
-        return max(low, -self.width), min(high, self.width)
+        return within(low, high, self.mean, self.width)
 
     def _reached(self, reach: float, mean: float) -> float:
         """The largest loss m of which the mean is at most ``reach`` of its own standard errors, √(growth m),
@@ -118,6 +118,12 @@ class Shift:
         if most <= 0 or most < 4 * mean or not math.isfinite(most):
             return -math.inf
         return (most - 2 * mean + math.sqrt(most * (most - 4 * mean))) / 2
+
+
+def within(low: float, high: float, difference: float, width: float) -> tuple[float, float]:
+    """The ends of a difference's interval within what two numbers of such a range can differ by: no true
+    difference lies beyond, so none is covered less. Rounding may carry ``difference`` a hair beyond."""
+    return max(low, min(-width, difference)), min(high, max(width, difference))
 
 
 def size_of_change(changes: Floats, largest: float) -> float:

@@ -101,8 +101,11 @@ def _normal_power(n: int, better: float, worse: float, alpha: float) -> float:
     return _NORMAL.cdf((n * effect - 1 - reach) / spread)
 
 
-def shift_mde(stderr: float, degrees: float, ties: float, size: float, alpha: float) -> float:
-    """The loss that a test of a mean difference finds.
+def shift_mde(
+    stderr: float, degrees: float, ties: float, size: float, alpha: float, width: float = math.inf
+) -> float:
+    """The loss that a test of a mean difference finds; NaN where that is beyond ``width``, the most that two
+    numbers can differ by.
 
     ``ties`` is the share of units that do not differ, ``size`` the mean absolute difference of all: where
     most units tie, a loss is made of units that did not differ before, and widens the spread.
@@ -111,7 +114,8 @@ def shift_mde(stderr: float, degrees: float, ties: float, size: float, alpha: fl
         return math.nan
     squared = (sum(reaches(degrees, alpha)) * stderr) ** 2
     growth = ties / size if size > 0 else 0.0
-    return (squared * growth + math.sqrt((squared * growth) ** 2 + 4 * squared)) / 2
+    found = (squared * growth + math.sqrt((squared * growth) ** 2 + 4 * squared)) / 2
+    return found if found <= width else math.nan
 
 
 def reaches(degrees: float, alpha: float, power: float = POWER) -> tuple[float, float]:
@@ -130,13 +134,14 @@ def foreseen_mde(
     means: Floats | None = None,
     repeats: Floats | None = None,
     sampling: float | None = None,
+    width: float = math.inf,
 ) -> float:
     """The loss that a comparison of a mean with another run of the same items finds, as far as one run tells.
 
     ``sampling`` is the part of ``stderr`` that repeats explain, ``means`` and ``repeats`` (n,) each item's:
     the other run is taken to answer the same items anew. Of single answers nothing says how many items of
     another run would differ, and the runs are taken to be unrelated, the worst that is usual. NaN for too few
-    units.
+    units, and beyond ``width``, the range of the number.
     """
     if units < units_needed(alpha) or not math.isfinite(stderr):
         return math.nan
@@ -145,11 +150,11 @@ def foreseen_mde(
             return mcnemar_mde(units, 0.0, alpha)
         ties = float(((means <= 0) | (means >= 1)).mean())
         apart = float(np.sqrt(4 / math.pi * means * (1 - means) / repeats).mean())
-        return shift_mde(math.sqrt(2) * sampling, units - 1, ties, apart, alpha)
+        return shift_mde(math.sqrt(2) * sampling, units - 1, ties, apart, alpha, width)
     if means is not None and len(means) == units and bool(((means == 0) | (means == 1)).all()):
         share = float(means.mean())
         return mcnemar_mde(units, units * share * (1 - share), alpha)
-    return shift_mde(math.sqrt(2) * stderr, units - 1, 0.0, 1.0, alpha)
+    return shift_mde(math.sqrt(2) * stderr, units - 1, 0.0, 1.0, alpha, width)
 
 
 def units_needed(alpha: float) -> int:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ from metrics.statistics.differences import (
     aggregated_values,
     few_units,
     size_of_change,
+    undetectable,
 )
 from metrics.statistics.estimate import estimate
 from metrics.statistics.formulas import Sampled, influences
@@ -106,10 +107,8 @@ def by_bootstrap(
     if groups is not None:
         shape, stderr = _of_unequal(influence, sizes(groups), stderr)
     swapped = _Swapped.of(aggregation, tables, groups, options)
-    return swapped.difference(
-        test, (observed, stderr, shape), _largest(tables, groups, options), options,
-        few_units(groups, units, math.inf),
-    )  # fmt: skip
+    drawn = _Units.of(tables, groups, units, options)
+    return swapped.difference(test, (observed, stderr, shape), drawn, options)
 
 
 def _differing(tables: Sequence[Tabled], groups: Ints | None) -> int:
@@ -161,9 +160,8 @@ def _without_spread(
         return Difference(0.0, test, 1.0, math.nan, warning=said)
     degrees = units - 1.0 if groups is None else max(effective_units(sizes(groups)) - 1.0, 1.0)
     swapped = _Swapped(1.0, np.zeros(units), 1.0, largest * units)
-    return swapped.difference(
-        test, (0.0, 0.0, Shape(0.0, degrees)), largest, options, few_units(groups, units, math.inf)
-    )
+    drawn = replace(_Units.of((run, run), groups, units, options), largest=largest)
+    return swapped.difference(test, (0.0, 0.0, Shape(0.0, degrees)), drawn, options)
 
 
 def _largest(tables: Sequence[Tabled], groups: Ints | None, options: "StatisticsConfig") -> float:
@@ -202,10 +200,51 @@ def _by_crossed_jackknife(
     if not math.isfinite(observed) or crossed.variance <= 0:
         return None
     fewest, swapped = min(counts(ways)), _Swapped.of(aggregation, runs, ways, options)
-    return swapped.difference(
-        "paired jackknife, clustered two ways", (observed, crossed.stderr, crossed.shape),
-        _largest(runs, ways, options), options, few_units(ways, fewest, math.inf),
-    )  # fmt: skip
+    drawn = _Units.of(runs, ways, fewest, options)
+    found = observed, crossed.stderr, crossed.shape
+    return swapped.difference("paired jackknife, clustered two ways", found, drawn, options)
+
+
+def width_of(runs: Sequence[Tabled]) -> float:
+    """The most that two numbers can differ by: the width of the range that the aggregation says; infinite
+    where it says none, or an item's own number lies beyond."""
+    for adding, table in (run.tabled for run in runs):
+        low, high = adding.bounds
+        if table is None or not math.isfinite(high - low):
+            return math.inf
+        own = adding.of_totals(table, np.ones(len(table)))
+        known, slack = own[np.isfinite(own)], SAME_TO * (high - low)
+        if known.min(initial=low) < low - slack or known.max(initial=high) > high + slack:
+            return math.inf
+    return high - low
+
+
+@dataclass(frozen=True)
+class _Units:
+    """What is drawn, or changes places: so many items or clusters, of which one moves the number by
+    ``largest`` at most (0: not known), and all together by ``width``."""
+
+    groups: Ints | None
+    count: int
+    largest: float
+    width: float
+    even: bool  # none of them weighs more than another
+
+    @classmethod
+    def of(
+        cls, runs: Sequence[Tabled], groups: Ints | None, count: int, options: "StatisticsConfig"
+    ) -> "_Units":
+        """From both runs' rows."""
+        aggregation = runs[0].aggregation
+        even = aggregation.weight is None or aggregation.proportional
+        return cls(groups, count, _largest(runs, groups, options), width_of(runs), even)
+
+    def doubt(self, mde: float, differs: bool) -> str | None:
+        """A doubt where so few say little of others, or nothing of what they would find. Of a ratio's items
+        one that weighs much may be unseen, whatever the range."""
+        kind = "items" if self.groups is None else "clusters"
+        few = few_units(self.groups, self.count, self.width if self.even else math.inf)
+        return few or undetectable(mde, self.count, kind, differs)
 
 
 @dataclass(frozen=True)
@@ -227,29 +266,23 @@ class _Swapped:
         self,
         test: str,
         found: tuple[float, float, Shape],
-        largest: float,
+        drawn: _Units,
         options: "StatisticsConfig",
-        warning: str | None,
     ) -> Difference:
         """The difference found, with its standard error and shape. Units that tie hide how many more may
         differ, and one of those by up to ``largest``: they add the spread of one that differs."""
-        observed, stderr, shape = found
+        (observed, stderr, shape), largest, alpha = found, drawn.largest, 1 - options.ci_level
         spread, growth = math.sqrt(max(stderr**2, self.alike)), 0.0
         if largest > 0 and self.changes is not None and self.ties > 0:
             squares, differing = float(self.changes @ self.changes), (1 - self.ties) * len(self.changes)
             typical = squares / differing if differing >= 1 else largest**2
             spread = math.sqrt(spread**2 + self.ties * typical)
             growth = self.ties * size_of_change(self.changes, largest)
-        shift = Shift(observed, spread, shape, growth, math.inf)
-        return Difference(
-            stderr,
-            test,
-            max(self.p_value, shift.chance(0.0)),
-            shift_mde(spread, shape.degrees, self.ties, self.size, 1 - options.ci_level),
-            shift.ends,
-            shift.chance,
-            warning,
-        )
+        shift = Shift(observed, spread, shape, growth, drawn.width)
+        p_value = max(self.p_value, shift.chance(0.0))
+        mde = shift_mde(spread, shape.degrees, self.ties, self.size, alpha, drawn.width)
+        doubt = drawn.doubt(mde, p_value < alpha)
+        return Difference(stderr, test, p_value, mde, shift.ends, shift.chance, doubt)
 
     @classmethod
     def of(

@@ -20,11 +20,13 @@ from metrics.statistics.differences import (
     aggregated_values,
     score_column,
     undetectable,
+    within,
 )
 from metrics.statistics.estimate import estimate
 from metrics.statistics.formulas import FEW_UNITS, Sampled, bounded_share, influences
 from metrics.statistics.intervals import Shape, normal_quantile, skewed, student_coverage, student_quantile
 from metrics.statistics.power import POWER, shift_mde
+from metrics.statistics.resampled import Tabled, width_of
 from metrics.types import Floats, Ints
 
 if TYPE_CHECKING:
@@ -225,25 +227,22 @@ def _by_welch(
     degrees = stderr**4 / sum(variance**2 / max(shape.degrees, 1.0) for variance, shape in parts)
     skew = (shapes[1].skew * variances[1] ** 1.5 - shapes[0].skew * variances[0] ** 1.5) / stderr**3
     shapes = [Shape(skew, degrees), Shape(0.0, degrees)]
+    width = width_of([Tabled.of(aggregation, run) for run in runs])
 
     def ends(level: float) -> tuple[float, float]:
         made = [skewed(observed, stderr, shape, level) for shape in shapes]
-        return min(low for low, _ in made), max(high for _, high in made)
+        return within(min(low for low, _ in made), max(high for _, high in made), observed, width)
 
     def chance(value: float) -> float:
         # Where two runs are skewed alike their difference is not, and what is left of it is noise.
         return max(shape.chance((observed - value) / stderr) for shape in shapes)
 
-    return Difference(
-        stderr,
-        "unpaired, Welch",
-        chance(0.0),
-        shift_mde(stderr, degrees, 0.0, 1.0, 1 - options.ci_level),
-        ends,
-        chance,
-        "; ".join(dict.fromkeys([*(one.warning for one in made if one.warning), *_few(runs, groups)]))
-        or None,
-    )
+    alpha = 1 - options.ci_level
+    mde = shift_mde(stderr, degrees, 0.0, 1.0, alpha, width)
+    said = [*(one.warning for one in made if one.warning), *_few(runs, groups)]
+    missed = None if said else undetectable(mde, sum(map(len, runs)), "items", chance(0.0) < alpha)
+    warning = "; ".join(dict.fromkeys(said)) or missed
+    return Difference(stderr, "unpaired, Welch", chance(0.0), mde, ends, chance, warning)
 
 
 def _few(runs: Runs, groups: Groups) -> list[str]:

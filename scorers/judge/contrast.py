@@ -19,7 +19,7 @@ from metrics.config import StatisticsConfig
 from metrics.errors import MetricError
 from metrics.statistics.clusters import alike_variance, few_clusters, numbered
 from metrics.statistics.comparison import Comparison, Method, Remedy, compare_items
-from metrics.statistics.differences import Difference, ItemColumn, score_column
+from metrics.statistics.differences import Difference, ItemColumn, score_column, undetectable, within
 from metrics.statistics.formulas import Sampled, influences
 from metrics.statistics.intervals import Shape, normal_quantile
 from metrics.statistics.power import POWER, shift_mde
@@ -233,8 +233,9 @@ def _shared(plain: Comparison, correction: Correction, options: StatisticsConfig
 
     stderr = math.hypot(plain.stderr / informed, difference * math.sqrt(noise) / informed)
     farthest = width if math.isfinite(width) else abs(difference) + _FAR * stderr
-    found = Difference(stderr, plain.test, plain.p_value, plain.mde / informed, ends, chance, said)
-    return found, difference
+    mde = plain.mde / informed
+    possible = mde if mde <= width else math.nan
+    return Difference(stderr, plain.test, plain.p_value, possible, ends, chance, said), difference
 
 
 def _width(correction: Correction) -> float:
@@ -280,18 +281,21 @@ def _separate(
     both = Shape(0.0, variance**2 / noise if noise > 0 else float(n - 1))
     spread = math.sqrt(variance)
 
+    width, alpha, p_value = _width(corrections[0]), 1 - options.ci_level, both.chance(difference / spread)
+
     def ends(level: float) -> tuple[float, float]:
         below, above = both.ends(level)
-        return difference - below * spread, difference + above * spread
+        return within(difference - below * spread, difference + above * spread, difference, width)
 
+    mde = shift_mde(spread, both.degrees, 0.0, 1.0, alpha, width)
     return Difference(
         spread,
         "paired, a calibration each",
-        both.chance(difference / spread),
-        shift_mde(spread, both.degrees, 0.0, 1.0, 1 - options.ci_level),
+        p_value,
+        mde,
         ends,
         lambda value: both.chance((difference - value) / spread),
-        few_clusters(groups),
+        few_clusters(groups) or undetectable(mde, n, "items", p_value < alpha),
     )
 
 

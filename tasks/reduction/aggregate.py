@@ -144,15 +144,17 @@ def _foreseen(
     if math.isnan(estimated.stderr):
         return {}
     units = cell.n_valid if cell.clusters is None else _fewest(cell.clusters)
-    level = 1 - options.ci_level
+    level, (low, high) = 1 - options.ci_level, pair.metric.aggregation.bounds
     if not pair.metric.aggregation.averages or cell.statistics is None:
-        return {"mde": _number(foreseen_mde(units, estimated.stderr, level))}
+        return {"mde": _number(foreseen_mde(units, estimated.stderr, level, width=high - low))}
     means, parts, repeats = cell.statistics[:, 0], None, None
     if pair.metric.aggregation.name == "mean" and cell.reduction == "mean" and cell.repeats is not None:
         repeats = cell.repeats.astype(np.float64)
         parts = variance_components(means, repeats, estimated.stderr)
     sampling = None if parts is None else parts[1]
-    mde = foreseen_mde(units, estimated.stderr, level, means=means, repeats=repeats, sampling=sampling)
+    mde = foreseen_mde(
+        units, estimated.stderr, level, means=means, repeats=repeats, sampling=sampling, width=high - low
+    )
     found: Row = {"mde": _number(mde)}
     return found if parts is None else found | {"stderr_items": parts[0], "stderr_sampling": parts[1]}
 

@@ -8,9 +8,12 @@ import numpy as np
 import pytest
 
 from bench.coverage import LOW, measure, near_bounds
-from metrics.aggregation import build_aggregation
+from metrics.aggregation import Aggregation, build_aggregation
 from metrics.config import StatisticsConfig
+from metrics.statistics.comparison import Comparison, compare_items
+from metrics.statistics.differences import ItemColumn
 from metrics.statistics.estimate import estimate
+from metrics.statistics.unpaired import compare_unpaired
 from metrics.types import Estimate
 
 ROUNDS = 120
@@ -80,3 +83,64 @@ def test_clusters_of_perfect_items_have_a_width() -> None:
     made = estimate(build_aggregation("f1"), table, None, np.arange(60) // 5, FAST)
     assert 0.4 < made.ci_low < 0.95
     assert made.ci_high == 1
+
+
+RATE = Aggregation("rate", k=2, compute=lambda total, n: total[..., 0] / total[..., 1], bounds=(0.0, 1.0))
+TEXTS = ["the cat sat on the mat today", "a quick brown fox jumps over dogs", "we live in a yellow house"]
+
+
+def column_of(aggregation: Aggregation, values: Any) -> ItemColumn:
+    scores = aggregation.scores(values)
+    return ItemColumn(scores.score, scores.statistics, scores.values)
+
+
+def differing(name: str, n: int, wrong: int) -> tuple[Aggregation, ItemColumn, ItemColumn]:
+    """Two runs of n items, of which the second has some wrong."""
+    if name == "rate":
+        aggregation, right, other = RATE, [(1.0, 1.0)], [(0.0, 1.0)]
+    elif name == "brier_score":
+        aggregation, right, other = build_aggregation(name), [0.0, 0.3], [2.0, 0.1]
+    elif name in ("f1", "mcc"):
+        aggregation, right, other = build_aggregation(name), [(1, 1), (0, 0)], [(1, 0), (0, 1)]
+    else:
+        aggregation = build_aggregation(name)
+        right, other = [(text, text) for text in TEXTS], [(text, "no idea at all") for text in TEXTS]
+    made = [[kind[i % len(kind)] for i in range(n)] for kind in (right, other)]
+    return aggregation, *(column_of(aggregation, one) for one in (made[0], made[1][:wrong] + made[0][wrong:]))
+
+
+def possible(made: Comparison, width: float) -> None:
+    """Neither an end nor the smallest effect is beyond what the numbers can differ by."""
+    if not math.isnan(made.ci_low):
+        assert made.ci_low <= made.difference <= made.ci_high
+        assert max(-made.ci_low, made.ci_high) <= width + 1e-9  # a BLEU of 100 may be 100 + 4e-14
+    assert math.isnan(made.mde) or made.mde <= width
+    assert not math.isnan(made.mde) or made.warning
+
+
+@pytest.mark.parametrize("clusters", [1, 2], ids=["items", "clusters"])
+@pytest.mark.parametrize("wrong", [0, 1, 2, 4])
+@pytest.mark.parametrize("n", [4, 6, 12])
+@pytest.mark.parametrize("name", ["rate", "brier_score", "bleu", "chrf", "f1", "mcc"])
+def test_no_difference_is_beyond_what_the_range_allows(name: str, n: int, wrong: int, clusters: int) -> None:
+    aggregation, base, candidate = differing(name, n, wrong)
+    low, high = aggregation.bounds
+    groups = None if clusters == 1 else np.arange(n) // clusters
+    for runs in ((base, candidate), (candidate, base)):
+        possible(compare_items(aggregation, *runs, groups, FAST), high - low)
+        possible(compare_unpaired(aggregation, runs, (groups, groups), FAST), high - low)
+
+
+def test_few_items_of_a_rate_have_no_rare_large_differences() -> None:
+    for name, doubted in (("rate", False), ("bleu", True)):  # a single long text may decide a BLEU
+        made = compare_items(*differing(name, 12, 2), None, FAST)
+        assert ("rare large ones" in str(made.warning)) is doubted, name
+
+
+def test_an_item_beyond_the_range_tells_that_it_is_none() -> None:
+    base, candidate = (
+        ItemColumn(np.zeros(8), np.column_stack([own, np.ones(8)]))
+        for own in (np.arange(8.0), 5 - np.arange(8.0))
+    )
+    made = compare_items(RATE, base, candidate, None, FAST)
+    assert made.ci_low < -1

@@ -78,6 +78,18 @@ def test_a_calibration_each_adds_both_errors() -> None:
     assert (apart.p_value < 0.05) == (not apart.ci_low <= 0 <= apart.ci_high)
 
 
+def test_corrected_rates_differ_by_no_more_than_rates_can() -> None:
+    judge = Calibration(12, 9, 12, 9)
+    known, other = Correction(judge, "a"), Correction(judge, "b")
+    for wrong in (0, 3, 6):
+        runs = column(np.ones(6)), column(np.repeat([0.0, 1.0], (wrong, 6 - wrong)))
+        for corrections in ((known, known), (known, other)):
+            made = compare_corrected(runs, corrections, None, OPTIONS)
+            assert -1 <= made.ci_low <= made.ci_high <= 1
+            assert math.isnan(made.mde) or made.mde <= 1
+            assert not math.isnan(made.mde) or made.warning
+
+
 @pytest.mark.parametrize(
     ("found", "rejected", "n", "m", "loss", "margin"),
     [(0.7, 0.7, 2000, 200, 0.1, 0.05), (0.7, 0.7, 1000, 400, 0.1, 0.1), (0.9, 0.8, 1000, 200, 0.05, 0.05)],

@@ -80,6 +80,12 @@ def test_a_row_says_what_loss_a_comparison_would_find(part: Callable[..., Part])
     assert mde(1, 4) is None  # four items find nothing
 
 
+def test_no_loss_is_foreseen_that_the_range_does_not_have(part: Callable[..., Part]) -> None:
+    rows = part([{"doc_id": n, "samples": [score]} for n, score in enumerate((1.9, 0.1, 1.8, 0.0, 2.0, 0.2))])
+    [row] = results(pair("brier_score"), [rows])
+    assert (row["status"], row["mde"]) == ("ok", None)
+
+
 def test_a_doubt_about_the_error_bar_has_a_column_of_its_own(part: Callable[..., Part]) -> None:
     [row] = results(pair(), [part([{"doc_id": 0, "samples": [0.5]}])])
     assert row["warning"] == row["error"] == "one item has no spread"
