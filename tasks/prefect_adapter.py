@@ -7,7 +7,8 @@ when the server is away just then.
 
 **A pool of processes in which tasks may fail.** Prefect's knows no upstream task that is allowed to fail, and
 where one failed that is not, it raises in the flow, with which all other tasks end. Here a task behind a
-failed one is NotReady, as among threads.
+failed one is NotReady, as among threads. **Its processes end with the run's**, killed too, and hear that no
+more is asked. Prefect's would go on to the end of their tasks.
 
 **Flows that find a server.** A flow that is called where no server is named makes Prefect start a temporary
 one for the call, which a loaded machine gives up waiting for. Here it enters a block first.
@@ -22,11 +23,13 @@ which Prefect starts for itself.
 """
 
 import asyncio
+import multiprocessing
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from copy import copy
 from functools import update_wrapper
+from multiprocessing.connection import Connection
 from types import FunctionType
 from typing import Any, ParamSpec, TypeVar
 
@@ -43,6 +46,9 @@ from prefect.states import Completed, Pending
 from prefect.task_runners import ProcessPoolTaskRunner, ThreadPoolTaskRunner
 from prefect.utilities.callables import ParameterSchema, parameter_schema
 from pydantic import TypeAdapter
+
+from tasks.models.control import interrupted
+from tasks.processes.workers import exit_with_parent
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -183,7 +189,27 @@ class EndedFuture(ProcessFuture[R]):
 
 
 class LocalProcesses(ProcessPoolTaskRunner):
-    """Prefect's process pool, with upstream tasks that may fail."""
+    """Prefect's process pool, with upstream tasks that may fail, of processes that end with this one."""
+
+    _stop: Connection | None = None
+
+    def __enter__(self) -> "LocalProcesses":
+        self._stopping = threading.Lock()  # not before: a runner may be sent to another process
+        told, self._stop = multiprocessing.get_context("spawn").Pipe(duplex=False)
+        self._initializer, self._initargs = _begin, (told,)
+        super().__enter__()
+        return self
+
+    def stop_asking(self) -> None:
+        """Has the processes ask no more, these and any that begin later: what is answered is kept."""
+        if self._stop is not None:
+            with self._stopping:
+                self._stop.close()
+
+    def cancel_all(self) -> None:
+        """As Prefect's, which waits for the tasks that run: nobody else does any more."""
+        self.stop_asking()
+        super().cancel_all()
 
     def submit(
         self,
@@ -196,6 +222,18 @@ class LocalProcesses(ProcessPoolTaskRunner):
         upstream = [_allowed(entry) for entry in wait_for or ()]
         future = super().submit(task, parameters, upstream, dependencies)
         return ProcessFuture(future.task_run_id, future.wrapped_future)
+
+
+def _begin(told: Connection) -> None:
+    """Makes a new process one of the run's."""
+    exit_with_parent()
+    threading.Thread(target=_ask_no_more_after, args=(told,), daemon=True).start()
+
+
+def _ask_no_more_after(told: Connection) -> None:
+    with suppress(EOFError, OSError):  # nothing is ever sent: the other end is closed
+        told.recv_bytes()
+    interrupted.set()
 
 
 def _allowed(upstream: Any) -> PrefectFuture[Any]:

@@ -37,7 +37,7 @@ from flows.config.reference import declare_short_forms
 from flows.config.schema import DEFAULT_OPTIONS, EvalConfig, Phase, RunOptions
 from flows.eval.publishing import Evaluation, RunOutcome, TaskRuns, publish_run
 from flows.eval.run import Run, check_servers, servers_end_with
-from flows.eval.runners import computing, end_cluster, task_runner_named
+from flows.eval.runners import computing, stop_elsewhere, task_runner_named
 from flows.eval.start import (
     asking_stops_on_termination,
     flow_run_name,
@@ -97,7 +97,7 @@ def _watch(flow_run_id: UUID, control: RunControl, timeout: float | None, over: 
             if timeout is not None and time.monotonic() - began - control.waited >= timeout:
                 control.stop("timed out", f"timeout: {duration_text(timedelta(seconds=timeout))} is over")
             if control.stopped is not None:
-                end_cluster()  # a worker may never come
+                stop_elsewhere()
             try:
                 state = client.read_flow_run(flow_run_id).state
             except (httpx.HTTPError, PrefectException):

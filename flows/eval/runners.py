@@ -98,8 +98,13 @@ def computing(
     return working(processes_for(1 if store.in_memory else asked, cells))
 
 
-def end_cluster() -> None:
-    """Ends the cluster of the current flow run, if it has one: what waits for its workers is lost."""
+def stop_elsewhere() -> None:
+    """Has other processes and machines go no further with the current flow run, whose control they don't see:
+    its processes ask no more, and its cluster, whose workers may never come, is ended."""
     run = FlowRunContext.get()
-    if run is not None and isinstance(run.task_runner, ClusterThreads):
+    if run is None:
+        return
+    if isinstance(run.task_runner, LocalProcesses):
+        run.task_runner.stop_asking()
+    elif isinstance(run.task_runner, ClusterThreads):
         run.task_runner.end_cluster()

@@ -295,7 +295,7 @@ def _new_pool(count: int, context: multiprocessing.context.BaseContext) -> Proce
 
 def _begin(environment: Mapping[str, str], path: Sequence[str], folder: str) -> None:
     """Makes a new process one of the run's."""
-    _exit_with_parent()
+    exit_with_parent()
     os.environ.clear()
     os.environ.update(environment)
     sys.path[:] = path
@@ -303,7 +303,7 @@ def _begin(environment: Mapping[str, str], path: Sequence[str], folder: str) -> 
     collect_rarely()
 
 
-def _exit_with_parent() -> None:
+def exit_with_parent() -> None:
     """Has this process end with the run's, and leave Ctrl-C to it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_the_run, daemon=True).start()
@@ -332,7 +332,7 @@ def reply_to(call: bytes) -> bytes:
 
 
 def _reply(replies: Connection, function: Callable[..., Any], args: Sequence[Any]) -> None:
-    _exit_with_parent()
+    exit_with_parent()
     with suppress(BrokenPipeError):  # nobody waits any more
         replies.send_bytes(_replied(lambda: function(*args)))
 

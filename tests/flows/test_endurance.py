@@ -36,22 +36,29 @@ def config_for(folder: Path, running: Serving, **endpoint: object) -> Path:
 
 
 @pytest.mark.services
+@pytest.mark.parametrize("runner", ["threads", "processes"])
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_killed_run_is_gone_on_with_and_asks_for_what_is_missing(
-    evaluate: Evaluate, own_environment: dict[str, str], tmp_path: Path, number: signal.Signals
+    evaluate: Evaluate,
+    own_environment: dict[str, str],
+    tmp_path: Path,
+    number: signal.Signals,
+    runner: str,
 ) -> None:
-    with serve(DemoOptions(latency=0.1)) as running:
+    with serve(DemoOptions(latency=0.3)) as running:
         config = config_for(tmp_path, running)
         command = [sys.executable, "-m", "flows.eval", str(config), "--json"]
         command += ["--store", str(tmp_path / "store"), "--output", str(tmp_path / "out")]
+        command += ["--task-runner", runner]
         started = subprocess.Popen(
-            command, cwd=PROJECT, env=own_environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            command, cwd=PROJECT, env=own_environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
         )
         deadline = time.monotonic() + 90
         while running.stats()["received"] < ITEMS // 2 and time.monotonic() < deadline:
             time.sleep(0.01)
         started.send_signal(number)
-        code = started.wait(timeout=30)
+        started.communicate(timeout=30)  # its output ends with the last of its processes
+        code = started.returncode
         asked = running.stats()["received"]
         assert ITEMS // 2 <= asked < ITEMS
         assert code == (-number if number is signal.SIGKILL else 130)

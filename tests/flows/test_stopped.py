@@ -12,6 +12,8 @@ from prefect.client.schemas.objects import State, StateDetails, StateType
 
 from flows.eval.flow import apply_state
 from tasks.models.control import RunControl
+from tasks.models.demo.options import DemoOptions
+from tasks.models.demo.server import Serving, serve
 
 
 def _config(folder: Path, **keys: Any) -> Path:
@@ -49,25 +51,29 @@ def test_a_run_that_takes_too_long_ends_under_that_name_and_the_next_asks_only_f
     assert again.document["requests"]["sent"] + again.document["requests"]["cached"] == 60
 
 
+@pytest.mark.parametrize("runner", ["threads", pytest.param("processes", marks=pytest.mark.services)])
 def test_a_run_cancelled_in_the_ui_without_a_worker_ends_cancelled(
-    evaluate: Callable[..., Any], prefect_api: Callable[..., Any], tmp_path: Path
+    evaluate: Callable[..., Any], prefect_api: Callable[..., Any], tmp_path: Path, runner: str
 ) -> None:
-    def cancel() -> None:
+    def cancel(endpoint: Serving) -> None:
         deadline = time.monotonic() + 60
-        query = {
-            "flow_runs": {"name": {"any_": ["to be cancelled"]}, "state": {"type": {"any_": ["RUNNING"]}}}
-        }
-        while not (found := prefect_api("POST", "/flow_runs/filter", query)):
+        while endpoint.stats()["received"] < 4:
             assert time.monotonic() < deadline
-            time.sleep(0.2)
-        time.sleep(3)
+            time.sleep(0.1)
+        query = {"flow_runs": {"name": {"any_": [f"to be cancelled ({runner})"]}}}
+        (found,) = prefect_api("POST", "/flow_runs/filter", query)
         state = {"state": {"type": "CANCELLING", "name": "Cancelling"}}
-        prefect_api("POST", f"/flow_runs/{found[0]['id']}/set_state", state)
+        prefect_api("POST", f"/flow_runs/{found['id']}/set_state", state)
 
-    thread = threading.Thread(target=cancel)
-    thread.start()
-    ran = evaluate(_config(tmp_path), "--json", "--run-name", "to be cancelled")
-    thread.join()
+    with serve(DemoOptions(latency=0.5)) as endpoint:
+        asked = {"base_url": endpoint.base_url, "model": "demo", "max_concurrency": 2}
+        config = _config(tmp_path, models=[{"name": "demo", "config": asked}])
+        thread = threading.Thread(target=cancel, args=(endpoint,))
+        thread.start()
+        named = ["--run-name", f"to be cancelled ({runner})", "--task-runner", runner]
+        ran = evaluate(config, "--json", *named)
+        thread.join()
+        assert endpoint.stats()["received"] < 60
     assert (ran.code, ran.document["status"]) == (1, "Cancelled")
     assert _record(tmp_path / "store")["status"] == "Cancelled"
     assert "the run was cancelled" in _record(tmp_path / "store")["message"]

@@ -3,11 +3,15 @@ here after an upgrade says what the upgrade broke. There is no server in these t
 
 import ast
 import inspect
+import os
 import re
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -133,6 +137,40 @@ def test_a_runners_cluster_can_be_ended_before_its_block() -> None:
         waiting = runner._executor.submit(lost.wait, 60)
         runner.end_cluster()
         assert waiting.result() is True
+
+
+HEARING = "__import__('tasks.models.control').models.control.interrupted.wait(60)"
+
+
+@pytest.mark.parametrize(
+    "end", [LocalProcesses.stop_asking, lambda runner: runner.__exit__(None, None, None)]
+)
+def test_a_runners_processes_hear_that_no_more_is_asked(end: Callable[[LocalProcesses], None]) -> None:
+    with LocalProcesses(max_workers=1).duplicate() as runner:  # as Prefect does for each flow run
+        assert runner._executor is not None
+        waiting = runner._executor.submit(eval, HEARING)
+        end(runner)
+        assert waiting.cancelled() or waiting.result() is True
+
+
+def test_a_runners_processes_end_with_a_run_that_was_killed() -> None:
+    asking = """
+from tasks.prefect_adapter import LocalProcesses
+with LocalProcesses(max_workers=1) as runner:
+    runner._executor.submit(print, "asking", flush=True).result()
+    runner._executor.submit(eval, "__import__('time').sleep(600)").result()
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", asking], cwd=PROJECT, stdout=subprocess.PIPE, start_new_session=True
+    ) as run:
+        try:
+            assert run.stdout is not None
+            assert run.stdout.readline() == b"asking\n"
+            run.kill()
+            run.communicate(timeout=60)  # it ends when nobody has the output open any more
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(run.pid, signal.SIGKILL)
 
 
 class Kept(RecordStorage):
