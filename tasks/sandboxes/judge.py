@@ -188,8 +188,7 @@ class Run:
         with contextlib.suppress(ProcessLookupError, BrokenPipeError):  # it has ended, and said why
             self.first_fd = os.pidfd_open(first)
             self.first = first
-            for kind, value in _rlimits(self.limits).items():
-                resource.prlimit(first, kind, (value, value))
+            limit_process(first, self.limits)
             if self.job["cgroup"]:
                 self.group = Cgroup(self.job["cgroup"], self.limits, first)
             os.write(self.block, b"\n")
@@ -332,15 +331,29 @@ class Run:
         }
 
 
-def _rlimits(limits: dict[str, Any]) -> dict[int, int]:
+def limit_process(pid: int, limits: dict[str, Any]) -> None:
+    """Gives a process its limits. Raises OSError where one is above what the machine lets it have: with less,
+    a program would be wrong here that is right elsewhere."""
+    for name, value in _rlimits(limits).items():
+        kind = getattr(resource, name)
+        try:
+            resource.prlimit(pid, kind, (value, value))
+        except PermissionError as error:
+            hard = resource.prlimit(pid, kind)[1]
+            raise OSError(
+                f"{name} has to be {value}, and the hard limit here is {hard}: raise it (ulimit -H)"
+            ) from error
+
+
+def _rlimits(limits: dict[str, Any]) -> dict[str, int]:
     """The kernel's limits of each process; of processes one more: bubblewrap's own first one."""
     return {
-        resource.RLIMIT_AS: limits["memory_mb"] << 20,
-        resource.RLIMIT_CPU: int(limits["seconds"]) + 1,
-        resource.RLIMIT_FSIZE: limits["disk_mb"] << 20,
-        resource.RLIMIT_NOFILE: OPEN_FILES,
-        resource.RLIMIT_CORE: 0,
-        resource.RLIMIT_NPROC: limits["processes"] + limits["own_processes"],
+        "RLIMIT_AS": limits["memory_mb"] << 20,
+        "RLIMIT_CPU": int(limits["seconds"]) + 1,
+        "RLIMIT_FSIZE": limits["disk_mb"] << 20,
+        "RLIMIT_NOFILE": OPEN_FILES,
+        "RLIMIT_CORE": 0,
+        "RLIMIT_NPROC": limits["processes"] + limits["own_processes"],
     }
 
 

@@ -1,6 +1,7 @@
 """What holds a program: the system call filter, and control groups where the machine gives one."""
 
 import os
+import resource
 import socket
 import struct
 import subprocess
@@ -18,7 +19,7 @@ from tasks.sandboxes import kinds
 from tasks.sandboxes.filter import OF_OTHERS, REFUSED, UnknownMachineError, system_call_filter
 from tasks.sandboxes.groups import divisible_group
 from tasks.sandboxes.interpreters import Interpreter
-from tasks.sandboxes.judge import Cgroup, memory_of
+from tasks.sandboxes.judge import Cgroup, limit_process, memory_of
 from tasks.sandboxes.judges import JUDGE
 from tasks.sandboxes.kinds import COUNTED, SUMMED, Bubblewrap, Container, Invocation
 from tasks.sandboxes.run import run_program, trouble
@@ -216,6 +217,17 @@ def test_what_is_not_enforced_here_is_said(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(kinds, "group_for_programs", lambda: "/sys/fs/cgroup")
     assert Bubblewrap().not_enforced() == COUNTED
     assert Container("docker").not_enforced() is None
+
+
+def test_a_hard_limit_of_the_machine_below_a_sandboxs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def prlimit(pid: int, kind: int, new: tuple[int, int] | None = None) -> tuple[int, int]:
+        if new is not None and kind == resource.RLIMIT_NOFILE:
+            raise PermissionError(1, os.strerror(1))
+        return 64, 64
+
+    monkeypatch.setattr(resource, "prlimit", prlimit)
+    with pytest.raises(OSError, match=r"RLIMIT_NOFILE.* 512.* 64\b.*ulimit"):
+        limit_process(os.getpid(), ProgramLimits().model_dump() | {"own_processes": 1})
 
 
 def test_the_catalog_says_how_files_are_limited_where_bubblewrap_works() -> None:
