@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import chain, compress, repeat
+from numbers import Real
 from operator import eq
 from typing import Any
 
@@ -18,6 +19,7 @@ import numpy as np
 
 from metrics.errors import ConfigError, MetricError
 from metrics.registry import each_reference, metric
+from metrics.text.inputs import written
 from metrics.types import Bools, Scores, scalar_scores
 
 _ITEMS = 1024  # normalised at once: few enough for a core's cache
@@ -26,6 +28,7 @@ _ITEMS = 1024  # normalised at once: few enough for a core's cache
 @metric(
     "exact_match",
     batched=True,
+    version=2,
     source="huggingface/evaluate metrics/exact_match; lm-evaluation-harness",
     variants={"multiple_choice": "exact_match_mc"},
     patterns=lambda _, *, regexes_to_ignore=None, **__: [(text, 0) for text in _listed(regexes_to_ignore)],
@@ -44,7 +47,8 @@ def exact_match(
 
     Both sides are normalised first: matches of each regular expression removed, then lower case, then ASCII
     punctuation removed, then ASCII digits removed. No prediction (None) is wrong. A reference that is not
-    text is compared as text with a prediction that is.
+    text is compared as text with a prediction that is. A prediction that is a number equals a reference of
+    the same value, or of the same text; any other that is not text is compared as it is.
     """
     deleted = (string.punctuation if ignore_punctuation else "") + (string.digits if ignore_numbers else "")
     normalisation = Normalisation(_compiled(_listed(regexes_to_ignore)), ignore_case, deleted)
@@ -135,16 +139,31 @@ def _matches(
 
 
 def _equal(answers: Sequence[Any], golds: Sequence[Any], normalisation: Normalisation) -> Bools:
-    """Whether each answer equals its reference: as texts, or an answer that is no text as it is."""
+    """Whether each answer equals its reference: texts as texts, numbers as texts or as values, and an answer
+    that is neither as it is."""
     if set(map(type, answers)) <= {str}:
         texts = normalisation.of_texts([*answers, *map(str, golds)])
         return np.fromiter(map(eq, texts[: len(golds)], texts[len(golds) :]), np.bool_, count=len(golds))
-    text = np.fromiter((isinstance(answer, str) for answer in answers), np.bool_, count=len(golds))
-    equal = np.array(
-        [answer is not None and bool(answer == gold) for answer, gold in zip(answers, golds, strict=True)]
-    )
-    equal[text] = _equal(list(map(str, compress(answers, text))), list(compress(golds, text)), normalisation)
+    texts = list(map(written, answers))
+    text = np.fromiter((isinstance(answer, str) for answer in texts), np.bool_, count=len(golds))
+    equal = np.fromiter(map(_same_value, answers, golds), np.bool_, count=len(golds))
+    equal[text] |= _equal(list(map(str, compress(texts, text))), list(compress(golds, text)), normalisation)
     return equal
+
+
+def _same_value(answer: Any, gold: Any) -> bool:
+    """Whether an answer that is no text equals the reference; what is text is read as the number's type, as
+    lm-evaluation-harness does."""
+    if answer is None or isinstance(answer, str):
+        return False
+    if isinstance(answer, Real) and isinstance(gold, str):
+        if isinstance(answer, bool):  # bool("False") is True
+            return False
+        try:
+            gold = type(answer)(gold)  # type: ignore[call-arg]
+        except ValueError:
+            return False
+    return bool(answer == gold)
 
 
 def _listed(patterns: Sequence[str] | None) -> Sequence[str]:

@@ -1,6 +1,7 @@
 """Predictions and references as the text metrics want them: strings, and at least one reference each."""
 
 from collections.abc import Iterator, Sequence
+from numbers import Real
 from typing import Any
 
 from metrics.aggregation import require_pairs
@@ -10,10 +11,18 @@ _DOCUMENTS = 1024  # worked on at once
 _CHARACTERS = 1 << 21
 
 
+def written(prediction: Any) -> Any:
+    """A number or truth value as the text that a target of the same value is; anything else as it is.
+
+    Filters such as ``map`` give numbers, and the references of an item are text.
+    """
+    return str(prediction) if isinstance(prediction, Real) else prediction
+
+
 def hypotheses(predictions: Sequence[Any], name: str) -> list[str]:
-    """Predictions as text: no prediction (None) is an empty hypothesis; anything but text raises
-    ``MetricError``."""
-    texts = ["" if prediction is None else prediction for prediction in predictions]
+    """Predictions as text: no prediction (None) is an empty hypothesis, a number is written out; anything
+    else raises ``MetricError``."""
+    texts = ["" if prediction is None else written(prediction) for prediction in predictions]
     for row, text in enumerate(texts):
         if not isinstance(text, str):
             raise MetricError(f"{name}: the prediction of row {row} is {type(text).__name__}, not text", row)

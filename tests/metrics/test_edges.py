@@ -146,6 +146,14 @@ def test_no_prediction_is_wrong_or_an_empty_text(name: str, build: Any) -> None:
 
 
 @pytest.mark.parametrize("name", TEXT)
+@pytest.mark.parametrize("value", [1, 0, 0.5, True])
+def test_a_number_that_a_filter_gives_counts_as_it_is_written(name: str, build: Any, value: Any) -> None:
+    metric, gold = build(name), "1"
+    text = str(value).lower() if "json" in name else str(value)
+    assert of_texts(metric, [value], gold).score.tolist() == of_texts(metric, [text], gold).score.tolist()
+
+
+@pytest.mark.parametrize("name", TEXT)
 @pytest.mark.parametrize("text", ["nan", "inf", "-Infinity", "1e999", "NaN", "", "\0", "\ud800", "9" * 5000])
 def test_texts_that_look_like_no_number_have_a_score_as_any_other(name: str, build: Any, text: str) -> None:
     low, high = METRICS[name].bounds

@@ -120,7 +120,16 @@ def test_no_prediction_is_wrong_even_where_the_reference_is_empty() -> None:
 
 
 def test_a_json_value_is_compared_as_a_value() -> None:
-    assert exact_match([[{"a": 1}], [[1, 2]], ["7"]], [{"a": 1}, [2, 1], 7]).score.tolist() == [1.0, 0.0, 0.0]
+    assert exact_match([[{"a": 1}], [[1, 2]], [7]], [{"a": 1}, [2, 1], 7]).score.tolist() == [1.0, 0.0, 1.0]
+
+
+def test_a_number_that_a_filter_gives_meets_the_text_that_a_target_is() -> None:
+    """lm-evaluation-harness reads the target as the answer's type: ``gold = type(result)(gold)``."""
+    golds = [["1"], ["0"], ["0", "1"], ["1"], ["0.50"], ["yes"], ["True"], ["False"], [1], ["a1"]]
+    answers = [1, 1, 1, 1.0, 0.5, 1, True, True, np.int64(1), "a1"]
+    expected = [1.0, 0.0, 1.0, 1.0, 1.0, 0.0, 1.0, 0.0, 1.0, 1.0]
+    assert exact_match(golds, answers).score.tolist() == expected
+    assert exact_match([["TRUE"]], [True], ignore_case=True).score.tolist() == [1.0]
 
 
 def test_an_item_without_reference_is_refused_by_its_row() -> None:

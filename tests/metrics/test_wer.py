@@ -70,6 +70,7 @@ def test_no_prediction_is_an_answer_without_words() -> None:
 
 def test_numbers_are_compared_as_they_are_written() -> None:
     assert wer([[12]], ["12"]).score.tolist() == [0.0]
+    assert wer([["12"]], [12]).score.tolist() == [0.0]
 
 
 def test_values_of_process_results_are_pairs() -> None:
@@ -81,5 +82,5 @@ def test_an_item_without_reference_and_an_answer_that_is_no_text_are_refused_by_
     with pytest.raises(MetricError, match="wer: row 1 has no reference") as caught:
         wer([["a"], []], ["a", "b"])
     assert caught.value.index == 1
-    with pytest.raises(MetricError, match="wer: the prediction of row 0 is int, not text"):
-        wer([["a"]], [3])
+    with pytest.raises(MetricError, match="wer: the prediction of row 0 is list, not text"):
+        wer([["a"]], [["a"]])
