@@ -7,6 +7,7 @@ raises ValueError, and the texts are then compared as they are.
 """
 
 import re
+import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -189,7 +190,7 @@ def _boxed_where_due(references: Sequence[Any], *, answer: str = "auto", **_: An
 @metric(
     "math_match",
     batched=True,
-    version=3,
+    version=4,
     endless=True,
     extra="math",
     libraries=("math-verify", "sympy", "latex2sympy2_extended"),
@@ -301,7 +302,42 @@ _ONE_NUMBER: Final = re.compile(
     re.VERBOSE,
 )
 
+_RAISED: Final = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ", "0123456789+-n")
+_STOP: Final = r"(?:\.(?![\d.]))?"  # the end of a sentence, which would be read into what stands before it
+_SUPERSCRIPT: Final = re.compile(
+    r"(?P<unit>\d\s*(?:[a-zA-Z]{1,3}/)?(?:[cdkmµ]?m|in|ft|yd|mi|s))?"
+    rf"(?<=[\w)}}|])(?P<raised>[⁺⁻]?[⁰¹²³⁴⁵⁶⁷⁸⁹ⁿ]+){_STOP}"
+)
+_FRACTION: Final = re.compile(rf"(?P<whole>(?<![\d.,])\d+)?[ ]?(?P<part>[¼½¾⅐-⅞]){_STOP}")
+_SIGNS: Final = str.maketrans(
+    {"⁄": "/", "∕": "/", "×": "*", "·": "*", "⋅": "*", "≤": r"\leq ", "≥": r"\geq "}
+)
+_UNREAD: Final = re.compile(r"\d\s*(?:[–—~…]|\.\.)\s*\d|^\s*(?:[<>]|\\(?:[gl]eq?|[gl]t|neq?)(?![a-zA-Z]))")
+"""A range of numbers, or a relation to one: math-verify reads the one number and drops the rest."""
+_RATIO: Final = re.compile(r"\d\s*:\s*\d")
+
 Readings = list[list[Any]]
+
+
+def _typed(text: str) -> str:
+    """Exponents, fractions and signs that are characters of their own as math-verify reads them, in formulas
+    and in prose: it stops at what it does not know, and takes 10⁴ for 10.
+
+    >>> _typed("3×10⁻⁸"), _typed("2½"), _typed("7⁄8")
+    ('3*10^(-8)', '(2+1/2)', '7/8')
+    """
+    text = _SUPERSCRIPT.sub(_power, text)
+    return _FRACTION.sub(_sum, text).translate(_SIGNS)
+
+
+def _power(found: re.Match[str]) -> str:
+    """Of a unit that the normalisation drops (5 cm²) as it stands."""
+    return found[0] if found["unit"] else f"^({found['raised'].translate(_RAISED)})"
+
+
+def _sum(found: re.Match[str]) -> str:
+    part = unicodedata.normalize("NFKC", found["part"]).replace("⁄", "/")
+    return f"({found['whole']}+{part})" if found["whole"] else f" ({part})"
 
 
 @lru_cache(maxsize=512)  # an item's references are those of all its samples
@@ -314,8 +350,21 @@ def _parsed(text: str, drop_units: bool) -> Readings:
     latex = replace(latex, normalization_config=replace(latex.normalization_config, units=drop_units))
     targets = (latex, ExprExtractionConfig())
     # Without its clocks, which work in a process's main thread alone: ours is the kernel's.
-    found = [parse(one, targets, parsing_timeout=None) for one in _forms(text.strip(), drop_units)]
+    forms = _forms(_typed(text.strip()), drop_units)
+    found = [_whole(parse(one, targets, parsing_timeout=None)) for one in forms]
     return [reading for reading in found if reading] or [[text.strip()]]
+
+
+def _whole(reading: list[Any]) -> list[Any]:
+    """What was read; of a formula of which it is one number only, the text.
+
+    A ratio stays the quotient that it is read as, unless that is a whole number: 5 is not 5:1.
+    """
+    if not reading or not isinstance(reading[-1], str):
+        return reading
+    more = _UNREAD.search(reading[-1])
+    ratio = _RATIO.search(reading[-1]) and getattr(reading[0], "is_integer", False)
+    return ["".join(reading[-1].split())] if more or ratio else reading
 
 
 def _forms(text: str, drop_units: bool) -> list[str]:

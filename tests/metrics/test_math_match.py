@@ -75,6 +75,50 @@ def test_a_number_and_its_dress_are_that_number(one: str, other: str) -> None:
     assert same(other, one)
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("25", "5²"), ("10000", "10⁴"), ("0.1", "10⁻¹"), ("300000000", "3×10⁸"), (r"3 \times 10^8", "3·10⁸"),
+        ("2.5", "2½"), ("-2.5", "-2½"), ("2.5", "2 ½"), ("0.125", "⅛"), ("7/8", "7⁄8"), ("x^2", "x²"),
+        (r"x^{10}+1", "x¹⁰ + 1"), ("x^n", "xⁿ"), (r"x \geq 5", "x ≥ 5"), (r"(x+1)^2", "(x+1)²"),
+        ("5:1", "5 : 1"), ("3:4", "6:8"), ("1/2", "1:2"), ("5–6", "5–6"), ("5..7", "5..7"), ("5⁄2", "5/2"),
+        ("≥ 5", r"\geq 5"), ("> 5", "> 5"), ("5~6", "5~6"),
+    ],
+)  # fmt: skip
+def test_characters_that_write_mathematics_are_read(one: str, other: str) -> None:
+    for own in (other, f"${other}$", rf"\boxed{{{other}}}"):
+        assert same(one, own)
+        assert same(own, one)
+
+
+@pytest.mark.parametrize(
+    ("gold", "own"),
+    [
+        ("300000000", "The speed is 3×10⁸ m/s."), ("2.5", "It takes 2½ hours. The answer is 2½."),
+        ("10000", "about 10⁴"), ("25", "The answer is 5²."), ("10000", "roughly 10⁴ metres"),
+        ("2.5", "The answer is 2½."), ("5", "5 cm²"), ("5", "5m²"), ("8", "8 m/s²"),
+        ("5", "The area is 5 cm²."),
+    ],
+)  # fmt: skip
+def test_characters_that_write_mathematics_are_read_in_prose(gold: str, own: str) -> None:
+    assert same(gold, own)
+
+
+@pytest.mark.parametrize(
+    ("number", "more"),
+    [
+        ("5", "5²"), ("10", "10⁴"), ("10", "10⁻¹"), ("3", "3×10⁸"), ("2", "2½"), ("5", "5:1"), ("5", "10:2"),
+        ("5", "5⁄2"), ("5", "≥ 5"), ("5", "≤ 5"), ("5", "5..7"), ("5", "5–6"), ("5", "5~6"), ("5", "5³"),
+        ("5", r"\geq 5"), ("5", "> 5"),
+        ("5–7", "5–6"),
+    ],
+)  # fmt: skip
+def test_a_number_is_not_what_more_than_it_is_written(number: str, more: str) -> None:
+    for own in (more, f"${more}$", rf"\boxed{{{more}}}"):
+        assert not same(number, own)
+        assert not same(own, number)
+
+
 MONEY = [
     r"\$32,348", r"\$5", r"\$18.90", r"\$1{,}000", r"\$.05", r"-\$5", r"32\$", r"(\$1, \$2)",
     r"\$3.50\text{ per pound}",
