@@ -6,7 +6,7 @@ are there. Labels lead in the arrays of counts, so that 100,000 resamples are a 
 """
 
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -168,7 +168,16 @@ def _merged_pairs(values: Sequence[Any]) -> dict[str, Any]:
 
 def _pairs(values: Sequence[Any], name: str) -> list[tuple[Any, Any]]:
     require_pairs(values, name, "(gold, predicted)")
-    return [(_as_label(gold), _as_label(predicted)) for gold, predicted in values]
+    pairs = [(_as_label(gold), _as_label(predicted)) for gold, predicted in values]
+    for row, pair in enumerate(pairs):
+        for label in pair:
+            if isinstance(label, Collection) and not isinstance(label, str):
+                raise MetricError(
+                    f"{name} takes one label each, and sample {row} has {label!r:.80}; "
+                    "of several labels give one number an item, with the aggregation mean",
+                    row,
+                )
+    return pairs
 
 
 def _as_label(label: Any) -> Any:

@@ -120,3 +120,19 @@ def test_pairs_and_labels_as_columns_have_the_same_error_bars(
     assert by_label.ci_low == pytest.approx(by_pair.ci_low, abs=0.005)
     assert again.stderr == pytest.approx(paired.stderr, rel=0.03)
     assert again.p_value == pytest.approx(paired.p_value, abs=0.02)
+
+
+@pytest.mark.parametrize("label", [["a", "b"], ("a", "b"), {"a"}, {"a": 1}, np.array([1, 2])])
+@pytest.mark.parametrize("side", [0, 1])
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [("f1", {}), ("f1", {"pos_label": "a"}), ("f1", {"average": "macro"}), ("matthews_corrcoef", {})],
+)
+def test_several_labels_of_an_item_are_refused_by_its_row(
+    name: str, arguments: Any, side: int, label: Any
+) -> None:
+    pair: list[Any] = [1, 1]
+    pair[side] = label
+    with pytest.raises(MetricError, match="takes one label each, and sample 1 has") as caught:
+        build_aggregation(name, arguments).scores([(1, 1), tuple(pair)])
+    assert caught.value.index == 1
