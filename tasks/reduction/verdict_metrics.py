@@ -484,7 +484,8 @@ def call_metric(
     ``evaluation_results`` are the rows of evaluation_results.jsonl of one group, unscored ones among them;
     ``facets`` are the facets' names, with their values by name. The dictionary's entries become the row's
     own values: ``value`` is the entry of that name, else the one called like the metric, else the first
-    number. Raises MetricError naming the group where the function fails or returns something else.
+    number that is no truth value and not ``stderr``. Raises MetricError naming the group where the function
+    fails or returns something else.
     """
     failed = metric.concerned(failed)
     rows = [_called(metric, benchmark, group, failed) for group in _groups(metric, judged)]
@@ -563,8 +564,8 @@ def _values(metric: EvaluationMetric, group: _Group) -> Mapping[str, Any]:
         raise MetricError(f"{where}: {type(error).__name__}: {error}") from error
     if isinstance(returned, list) and len(returned) == 1:
         returned = returned[0]
-    if _number(returned) is not None:
-        return {"value": _number(returned)}
+    if (number := _number(returned, truth=True)) is not None:
+        return {"value": number}
     if not isinstance(returned, Mapping):
         many = f" of {len(returned)}" if isinstance(returned, list) else ""
         raise MetricError(
@@ -579,11 +580,14 @@ def _values(metric: EvaluationMetric, group: _Group) -> Mapping[str, Any]:
 
 def _value(values: Mapping[str, Any], name: str) -> float | None:
     for key in ("value", name):
-        if (number := _number(values.get(key))) is not None:
+        if (number := _number(values.get(key), truth=True)) is not None:
             return number
-    return next((number for value in values.values() if (number := _number(value)) is not None), None)
+    numbers = (_number(value) for key, value in values.items() if key != "stderr")
+    return next((number for number in numbers if number is not None), None)
 
 
-def _number(value: Any) -> float | None:
+def _number(value: Any, truth: bool = False) -> float | None:
+    """A number, or with ``truth`` also a truth value as 0 or 1; None for anything else."""
     plain = value.item() if hasattr(value, "item") else value
-    return float(plain) if isinstance(plain, (int, float)) else None
+    fits = isinstance(plain, int | float) and (truth or not isinstance(plain, bool))
+    return float(plain) if fits else None

@@ -80,6 +80,24 @@ def test_a_number_alone_is_a_value(parts: list[Part]) -> None:
     assert [row["value"] for row in called(lambda evaluation_results: 7, parts)] == [7.0, 7.0]
 
 
+@pytest.mark.parametrize(
+    ("returned", "value", "stderr"),
+    [
+        ({"significant": True, "accuracy": 0.25}, 0.25, None),
+        ({"significant": True}, None, None),
+        ({"accuracy": 0.25, "value": True}, 1.0, None),
+        ({"accuracy": 0.25, "spread": False}, 0.0, None),
+        ({"accuracy": 0.25, "stderr": True}, 0.25, None),
+        ({"stderr": 0.5, "accuracy": 0.25}, 0.25, 0.5),
+    ],
+)
+def test_a_truth_value_is_not_the_first_number(
+    parts: list[Part], returned: Any, value: float | None, stderr: float | None
+) -> None:
+    [row, _] = called(lambda evaluation_results: returned, parts)
+    assert (row["value"], row["stderr"]) == (value, stderr)
+
+
 def test_a_list_of_one_dictionary_is_that_dictionary(parts: list[Part]) -> None:
     [row, _] = called(lambda evaluation_results, facets: [{"n": 2, "label": facets["label"]}], parts)
     assert (row["value"], row["label"], row["own"]) == (2.0, "exact_match", {"n": 2, "label": "exact_match"})
