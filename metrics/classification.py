@@ -71,6 +71,7 @@ def f1_aggregation(*, average: str = "binary", pos_label: Any = None) -> Aggrega
             "f1",
             k=4,
             compute=_binary_f1,
+            point=_of_counted(_binary_f1),
             read=lambda values: _confusion_cells(values, pos_label),
             rule=ConfusionRule(rarest=lambda total: float(total[2] + total[3])),
             bounds=(0.0, 1.0),
@@ -115,6 +116,11 @@ def _label_pairs(batch: ChoiceBatch, name: str) -> list[tuple[int, int]]:
         raise MetricError(f"{name}: item {row} has no most likely choice; its log-likelihoods are {own}", row)
     gold = np.where(is_right(batch, predicted), predicted, first_gold(batch))
     return list(zip(gold.tolist(), predicted.tolist(), strict=True))
+
+
+def _of_counted(compute: Callable[[Total, Count], Floats]) -> Callable[[Floats, float], float]:
+    """The number of all items: none where no item counts. A draw of them has 0 there."""
+    return lambda total, n: float(compute(total, n)) if total.any() else math.nan
 
 
 def _binary_f1(total: Total, n: Count) -> Floats:
@@ -222,10 +228,14 @@ def pair_table(
         gold = counts(total)[1]
         return float(gold[gold > 0].min(initial=math.inf))
 
+    def compute(total: Total, n: Count) -> Floats:
+        return finish(*counts(total))
+
     sums = Aggregation(
         name,
         k=steps.shape[1] if by_label else len(steps),
-        compute=lambda total, n: finish(*counts(total)),
+        compute=compute,
+        point=_of_counted(compute),
         rule=ConfusionRule(rarest if every_label else None),
         bounds=(lowest, 1.0),
         steps=steps if by_label else None,

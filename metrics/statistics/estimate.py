@@ -11,6 +11,7 @@ without a reason. The value then stands without an error bar, and a warning says
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from numbers import Real
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -66,7 +67,8 @@ def _of_sums(sampled: Sampled, table: Floats, groups: Ints | None) -> Estimate:
             sampled.value, len(table), f"{bad} of {len(table)} items have a value that is not finite"
         )
     if not math.isfinite(sampled.value):
-        return _without_error(sampled.value, len(table), "the value is not finite")
+        said = "the value is not finite" if table.any() else f"none of {len(table)} items counts"
+        return _without_error(sampled.value, len(table), said)
     if options.bootstrap_iters <= 0:
         return _without_error(sampled.value, len(table), None)
     if aggregation.averages and not _within(table, aggregation.bounds):
@@ -94,6 +96,9 @@ def _of_values(
 ) -> Estimate:
     n = len(values)
     value = aggregation.of_values(values)
+    bad = sum(isinstance(item, Real) and not math.isfinite(item) for item in values)
+    if bad:
+        return _without_error(value, n, f"{bad} of {n} items have a value that is not finite")
     if not math.isfinite(value):
         return _without_error(value, n, "the value is not finite")
     if options.bootstrap_iters <= 0 or not aggregation.has_error_bar:

@@ -1,5 +1,6 @@
 """F1 and MCC against scikit-learn."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -136,3 +137,15 @@ def test_several_labels_of_an_item_are_refused_by_its_row(
     with pytest.raises(MetricError, match="takes one label each, and sample 1 has") as caught:
         build_aggregation(name, arguments).scores([(1, 1), tuple(pair)])
     assert caught.value.index == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [("f1", {}), *(("f1", {"average": own}) for own in ("macro", "micro", "weighted")), ("mcc", {})],
+)
+def test_a_number_of_ignored_items_alone_is_none_with_its_reason(name: str, arguments: Any) -> None:
+    aggregation = build_aggregation(name, arguments)
+    scores = aggregation.scores([(-100, 1)] * 5)
+    made = estimate(aggregation, scores.statistics, scores.values, None, StatisticsConfig())
+    assert (math.isnan(made.value), math.isnan(made.stderr), made.n_items) == (True, True, 5)
+    assert made.warning == "none of 5 items counts"

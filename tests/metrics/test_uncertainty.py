@@ -395,3 +395,13 @@ def test_few_clusters_are_warned_about_whatever_the_method(name: str) -> None:
     for clusters, said in ((4, "only 4 clusters: the error bar is a rough guide"), (60, None)):
         made = estimate(aggregation, scores.statistics, scores.score, np.arange(60) % clusters, DEFAULT)
         assert made.warning == said
+
+
+@pytest.mark.parametrize("name", ["median", "max"])
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_items_of_an_order_statistic_that_are_not_finite_are_counted(name: str, bad: float) -> None:
+    aggregation = build_aggregation(name)
+    values = [bad, *map(float, range(9))]
+    made = estimate(aggregation, None, values, None, StatisticsConfig())
+    assert (math.isnan(made.stderr), math.isnan(made.ci_low), math.isnan(made.ci_high)) == (True, True, True)
+    assert made.warning == "1 of 10 items have a value that is not finite"
