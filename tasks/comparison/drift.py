@@ -15,6 +15,7 @@ from tasks.comparison.matching import (
     aggregations,
     clusters_of,
     column_of,
+    counterparts,
     result_key,
     row_keys,
 )
@@ -58,16 +59,20 @@ def pair_drifts(tonight: Runs, anchor: AnchorNight | None) -> Mapping[GroupKey, 
         return {}
     base, last = merged_run("", anchor.runs), merged_run("", tonight)
     tested = drift_tests(aggregations({}, last.results))
-    keys = [key for key in last.groups if key in base.groups]
-    early = {key for run in (base, last) for key, own in run.stopping.items() if own.early}
+    known = counterparts(last.groups, base.groups)
+    keys = [(known[key], key) for key in last.groups if key in known]
+    early = [{key for key, own in run.stopping.items() if own.early} for run in (base, last)]
     p_values = [
-        math.nan if key in early else tested([base.groups[key], last.groups[key]], key) for key in keys
+        math.nan
+        if first in early[0] or key in early[1]
+        else tested([base.groups[first], last.groups[key]], key)
+        for first, key in keys
     ]
     then, now = _values(anchor.runs), _values(tonight)
     adjusted = adjusted_at_night(p_values, anchor.night).tolist()
     return {
-        key: Drift(anchor.name, anchor.night, then.get(key, math.nan), now.get(key, math.nan), p, over_all)
-        for key, p, over_all in zip(keys, p_values, adjusted, strict=True)
+        key: Drift(anchor.name, anchor.night, then.get(first, math.nan), now.get(key, math.nan), p, over_all)
+        for (first, key), p, over_all in zip(keys, p_values, adjusted, strict=True)
     }
 
 

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from metrics.aggregation import Aggregation, build_aggregation
 from metrics.errors import ConfigError, NightjarError
 from metrics.statistics.differences import ItemColumn
+from tasks.reduction.facets import facet_texts, parse_facets, plain_text
 from tasks.store.schemas import COUNTED, cluster_ways
 
 KEY_COLUMNS = ("benchmark", "filter", "metric", "reduction")
@@ -71,6 +72,11 @@ class GroupKey:
     def without(self, facets: frozenset[str]) -> "GroupKey":
         """The key with some facets left out: what two groups share although those differ."""
         return replace(self, facets=tuple(entry for entry in self.facets if entry[0] not in facets))
+
+    @property
+    def plain(self) -> "GroupKey":
+        """The key with each value as it reads: of 1 and "1" alike."""
+        return replace(self, facets=tuple((name, plain_text(value)) for name, value in self.facets))
 
     def holds(self, other: "GroupKey") -> bool:
         """Whether the other group is this one or, where this one is over some facets, a part of it."""
@@ -208,21 +214,17 @@ def _split(batch: pa.RecordBatch) -> Iterator[tuple[GroupKey, pa.RecordBatch]]:
 
 def _key(row: Mapping[str, Any]) -> GroupKey:
     # A facet called like a column of item rows is written as "facet.<name>".
-    facets = {
+    texts = {
         name.removeprefix("facet."): value
         for name, value in row.items()
-        if name not in (*KEY_COLUMNS, *NO_FACETS)
+        if name not in (*KEY_COLUMNS, *NO_FACETS) and value is not None
     }
-    facets |= json.loads(row.get("facets") or "{}")
+    texts |= facet_texts(parse_facets(row.get("facets") or "{}"))
     return GroupKey(
         **{name: row[name] for name in KEY_COLUMNS},
         label=row.get("label"),
-        facets=tuple(sorted((name, _text(value)) for name, value in facets.items() if value is not None)),
+        facets=tuple(sorted(texts.items())),
     )
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _group(table: pa.Table) -> ItemGroup:
@@ -376,9 +378,34 @@ def match_runs(base: Iterable[GroupKey], candidate: Iterable[GroupKey]) -> list[
     def shared(key: GroupKey) -> GroupKey:
         return key.without(constant) if several else replace(key.without(constant), benchmark="")
 
-    partners = {shared(key): key for key in candidate}
-    matches = [Match(key, partners.pop(shared(key), None)) for key in base]
-    return matches + [Match(None, key) for key in partners.values()]
+    others = {shared(key): key for key in candidate}
+    partners = counterparts(map(shared, base), others)
+    matches = [Match(key, others.pop(partners.get(own, own), None)) for key in base for own in [shared(key)]]
+    return matches + [Match(None, key) for key in others.values()]
+
+
+def counterparts(keys: Iterable[GroupKey], others: Iterable[GroupKey]) -> dict[GroupKey, GroupKey]:
+    """For each of one run's keys the same group of another run, where it has it.
+
+    A value that one run has as a text and the other as a number, or that an old file has as text alone, is
+    the same where neither run has both.
+    """
+    keys, others = list(keys), list(others)
+    found = {key: key for key in {*keys} & {*others}}
+    if len(found) == len({*keys}):
+        return found
+    alike = _by_reading(others)
+    for reading, own in _by_reading(keys).items():
+        if len(own) == len(alike.get(reading, ())) == 1:
+            found[own[0]] = alike[reading][0]
+    return found
+
+
+def _by_reading(keys: Iterable[GroupKey]) -> dict[GroupKey, list[GroupKey]]:
+    found: dict[GroupKey, list[GroupKey]] = {}
+    for key in dict.fromkeys(keys):
+        found.setdefault(key.plain, []).append(key)
+    return found
 
 
 def match_across(groups: Iterable[GroupKey], facet: str) -> list[Match]:

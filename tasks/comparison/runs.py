@@ -36,6 +36,7 @@ from tasks.comparison.matching import (
     ItemGroup,
     Match,
     clusters_of,
+    counterparts,
     groups_in,
     join,
     read_groups,
@@ -47,6 +48,7 @@ from tasks.history.layout import HISTORY_ITEMS, ITEMS, HistoryError, find_manife
 from tasks.history.nights import Night
 from tasks.history.query import read_rows
 from tasks.models.registry import is_recorded
+from tasks.reduction.facets import facets_text, parse_facets
 from tasks.rows.parts import UNKNOWN
 from tasks.store.errors import FileDamaged, FileMissing
 from tasks.store.schemas import CELL_FACETS, COUNTED
@@ -521,8 +523,10 @@ def pooled_groups(runs: Sequence[Mapping[GroupKey, ItemGroup]]) -> Mapping[Group
     """
     if len(runs) < 2:
         return runs[-1] if runs else {}
+    earlier = [(run, counterparts(runs[-1], run)) for run in runs[:-1]]
     return {
-        key: _pooled(group, [run[key] for run in runs[:-1] if key in run]) for key, group in runs[-1].items()
+        key: _pooled(group, [run[known[key]] for run, known in earlier if key in known])
+        for key, group in runs[-1].items()
     }
 
 
@@ -612,4 +616,7 @@ def key_with_model(key: GroupKey, run: ComparedRun) -> GroupKey:
 
 def _row_with_model(row: Mapping[str, Any], run: ComparedRun) -> Mapping[str, Any]:
     """The row of results under the key that its group has in ``merged_run``."""
-    return {**row, "facets": json.dumps(dict(key_with_model(result_key(row), run).facets))}
+    model = key_with_model(result_key(row), run).facet(MODEL)
+    return (
+        row if model is None else {**row, "facets": facets_text(parse_facets(row["facets"]) | {MODEL: model})}
+    )

@@ -19,8 +19,17 @@ from metrics.config import StatisticsConfig
 from metrics.statistics.gate import adjust
 from tasks.comparison.compare import ComparedPair, ComparisonRules, compare_runs
 from tasks.comparison.drift import AnchorNight, Drift, drift_tests, pair_drifts
-from tasks.comparison.matching import GroupKey, ItemGroup, Match, aggregations, result_key, row_keys
+from tasks.comparison.matching import (
+    GroupKey,
+    ItemGroup,
+    Match,
+    aggregations,
+    counterparts,
+    result_key,
+    row_keys,
+)
 from tasks.comparison.runs import MODEL, ComparedRun, merged_run
+from tasks.reduction.facets import facet_text
 
 MINIMUM_POINTS: Final = 3
 """Below this there is a difference, and no trend."""
@@ -77,7 +86,9 @@ def pair_courses(
     if not runs:
         return ()
     drifts = pair_drifts(nights[-1], anchor)
-    return tuple(PairCourse(key, drifts.get(key), _flapping(key, runs)) for key in runs[-1].groups)
+    last = runs[-1].groups
+    known = [{key: run.groups[own] for key, own in counterparts(last, run.groups).items()} for run in runs]
+    return tuple(PairCourse(key, drifts.get(key), tuple(flapping_items(key, known))) for key in last)
 
 
 def trend(values: Sequence[float]) -> Trend:
@@ -124,10 +135,6 @@ def flapping_items(key: GroupKey, runs: Sequence[Mapping[GroupKey, ItemGroup]]) 
 def _flips(course: Sequence[str]) -> int:
     seen = [value for value in course if value != "-"]
     return sum(a != b for a, b in pairwise(seen))
-
-
-def _flapping(key: GroupKey, runs: Sequence[ComparedRun]) -> tuple[Flapping, ...]:
-    return tuple(flapping_items(key, [run.groups for run in runs]))
 
 
 SWEEP: Final = "sweep"
@@ -251,7 +258,7 @@ def _series(
     for key in run.groups:
         model = key.facet(MODEL) or ""
         if model in places and key in results:
-            own = ((name, str(known[model][name])) for name in apart if name in known[model])
+            own = ((name, facet_text(known[model][name])) for name in apart if name in known[model])
             shared = key.without(dropped)
             found[replace(shared, facets=(*shared.facets, *own))].append((places[model], key))
     return {

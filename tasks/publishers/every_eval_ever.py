@@ -19,6 +19,7 @@ from pydantic import Field
 
 from metrics.registry import METRICS
 from tasks.publishers.publisher import FinishedRun, Publisher, identifier, is_finite
+from tasks.reduction.facets import facet_texts, parse_facets
 from tasks.store.home import write_json
 
 SCHEMA_VERSION: Final = "0.3.0"
@@ -187,7 +188,7 @@ def _uncertainty(row: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str,
 
 
 def _facets(row: Mapping[str, Any]) -> dict[str, str]:
-    return {f"facet.{name}": str(value) for name, value in json.loads(row["facets"]).items()}
+    return {f"facet.{name}": text for name, text in facet_texts(parse_facets(row["facets"])).items()}
 
 
 def _dataset(dataset: Any, benchmark: str) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from metrics.errors import ConfigError, NightjarError
 from tasks.benchmarks.config import DEFAULT_PROMPT
 from tasks.models.errors import SHORTEST_KEY, shortened
+from tasks.reduction.facets import facet_text
 from tasks.store.outputs import MANIFEST, RESULTS_TABLE
 
 
@@ -117,9 +118,9 @@ def is_overall(row: Mapping[str, Any]) -> bool:
     return row["label"] is None and set(json.loads(row["facets"])) <= set(_ORIGIN)
 
 
-def number_name(row: Mapping[str, Any]) -> tuple[str, ...]:
-    """What tells a model's number from its others, part by part. An unnamed prompt and a mean over repeats go
-    without saying."""
+def number_name(row: Mapping[str, Any], text_of: Callable[[Any], str] = str) -> tuple[str, ...]:
+    """What tells a model's number from its others, part by part; ``text_of`` writes the facets' values. An
+    unnamed prompt and a mean over repeats go without saying."""
     prompt, facets = row["prompt_template"], json.loads(row["facets"])
     return (
         *([prompt] if prompt not in (None, DEFAULT_PROMPT) else []),
@@ -127,7 +128,7 @@ def number_name(row: Mapping[str, Any]) -> tuple[str, ...]:
         row["filter"],
         *([row["reduction"]] if row["reduction"] != "mean" else []),
         *filter(None, (row["label"],)),
-        *(f"{name}:{value}" for name, value in facets.items() if name not in _ORIGIN),
+        *(f"{name}:{text_of(value)}" for name, value in facets.items() if name not in _ORIGIN),
     )
 
 
@@ -144,7 +145,7 @@ def named_numbers(
     found = {}
     for name, row in named:
         if several[name] > 1:  # what the destination's names can't hold was all that made the difference
-            name = f"{name}_{identifier(*number_name(row)).hex[:8]}"
+            name = f"{name}_{identifier(*number_name(row, facet_text)).hex[:8]}"
         for column in SENT:
             if is_finite(row[column]):
                 found[name if column == SENT[0] else f"{name}/{column}"] = float(row[column])

@@ -1,9 +1,11 @@
 """How facet values are held: as integer codes, so that grouping by ten thousand values costs what two cost.
 
 ``Vocabulary`` numbers values, ``group`` numbers their combinations; ``facets_text`` and ``parse_facets`` are
-the JSON form in which ITEM_ROWS and RESULTS keep a group's values.
+the JSON form in which ITEM_ROWS and RESULTS keep a group's values, ``facet_text`` is how a value is written
+wherever it stands alone.
 """
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +17,7 @@ from numpy.typing import NDArray
 
 from tasks.rows.parts import UNKNOWN
 from tasks.store.keys import canonical_json
+from tasks.store.schemas import CELL_FACETS
 
 Codes = NDArray[np.int64]
 
@@ -118,3 +121,41 @@ def parse_facets(text: str) -> dict[str, Any]:
 def missing_facets(values: Mapping[str, Any]) -> list[str]:
     """The facets for which a group's rows have no value."""
     return [facet for facet, value in values.items() if value == UNKNOWN]
+
+
+def facet_text(value: Any) -> str:
+    """A facet's value as text, which no other value has: JSON, but a text stands as it is unless it reads
+    like JSON.
+
+    >>> facet_text(1), facet_text("1"), facet_text("one")
+    ('1', '"1"', 'one')
+    """
+    if isinstance(value, str):
+        try:
+            orjson.loads(value)
+        except orjson.JSONDecodeError:
+            return value
+    return json.dumps(value, ensure_ascii=False, sort_keys=True)
+
+
+def plain_text(text: str) -> str:
+    """What ``facet_text`` made of a value, without the quotes that tell a text from what it reads like.
+
+    >>> plain_text('"1"'), plain_text("1")
+    ('1', '1')
+    """
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return text
+    return value if isinstance(value, str) else text
+
+
+def facet_texts(values: Mapping[str, Any]) -> dict[str, str]:
+    """The values of a group as text by facet; one without a value is left out. Names of models and prompts
+    are texts always, and stand as they are."""
+    return {
+        name: str(value) if name in CELL_FACETS else facet_text(value)
+        for name, value in values.items()
+        if value is not None
+    }

@@ -12,12 +12,13 @@ from urllib.parse import urlencode
 
 from tasks.comparison.runs import unpriced
 from tasks.models.records import asked_and_reused
+from tasks.reduction.facets import facet_text, facet_texts
 from tasks.reporting import numbers
 from tasks.reporting.diagnostics.findings import SHOWN_OF_A_KIND, Diagnostic, Example, grouped
 from tasks.reporting.numbers import RATING_COLUMNS, rating_cells, rating_effects, strongest_first
 from tasks.reporting.plots import curve_rows, curves, forests, group_names
 from tasks.reporting.terminal import next_command
-from tasks.reporting.view import ResultRow, SampleView, facet_names, facet_text, failures
+from tasks.reporting.view import ResultRow, SampleView, facet_names, failures
 
 PANELS_OPEN: Final = 8  # further plots are folded away
 ROWS_OPEN: Final = 12  # a longer table that says what the plots show is folded away
@@ -409,12 +410,12 @@ def _optional_columns(rows: Sequence[ResultRow]) -> frozenset[str]:
 
 def _pivot_record(row: ResultRow) -> dict[str, Any]:
     """A row as the facet table of the page reads it."""
-    facets = {"Model": row.model_name, "Prompt": row.prompt_template, **row.other_facets}
+    facets = {"Model": row.model_name, "Prompt": row.prompt_template, **facet_texts(row.other_facets)}
     return {
         "name": f"{row.label}: {row.metric_key}, {row.filter}"
         if row.label
         else f"{row.metric_key}, {row.filter}",
-        "facets": {name: facet_text(value) for name, value in facets.items() if value is not None},
+        "facets": {name: text for name, text in facets.items() if text is not None},
         "value": row.value,
         "text": numbers.value_with_error(row.value, row.stderr),
         "items": row.n_items,

@@ -33,12 +33,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from metrics.reductions.reduction import reduction_key
-from tasks.reduction.facets import parse_facets
+from tasks.reduction.facets import facet_text, facet_texts, parse_facets
 from tasks.reporting.view import RowsByItem
 from tasks.rows.parts import BatchSource, Origin, Row
 from tasks.rows.scoring import samples_of_requests
 from tasks.store.home import finite, whole_file, write_json, write_lines
-from tasks.store.keys import canonical_json, text_value
+from tasks.store.keys import text_value
 from tasks.store.schemas import ITEM_ROWS, RESULTS, TEXT, row_dicts
 from tasks.store.thresholds import Threshold
 from tasks.verdicts.methods import RESPONSE_COLUMNS, response_rows
@@ -462,9 +462,9 @@ def write_results_table(path: Path, batches: Iterable[pa.RecordBatch], run_id: s
 def write_items_table(path: Path, batches: Iterable[pa.RecordBatch], facets: Sequence[str]) -> int:
     """Writes all item rows (ITEM_ROWS) with one text column a facet; returns their number.
 
-    ``facets`` are those of all pairs together; a row is null in those its own pair does not have. A value
-    that is no text is written as JSON. The JSON object of all facets stays beside them, for pairs with facets
-    of their own.
+    ``facets`` are those of all pairs together; a row is null in those its own pair does not have. Values are
+    texts that tell 1 from "1" (``facet_text``). The JSON object of all facets stays beside them, for pairs
+    with facets of their own.
     """
     facets = [facet for facet in facets if facet != "label"]  # which has a column anyway
     schema = items_schema(facets)
@@ -523,17 +523,7 @@ def benchmark_key(row: Row, run: RunInfo) -> str:
         own = facets or {name: row[name] for name in ("model_name", "prompt_template") if row[name]}
         parts += [str(own[name]) for name in ("model_name", "prompt_template") if name in own]
     others = [name for name in facets if name not in ("model_name", "prompt_template")]
-    return "/".join([*parts, *(f"{name}={_word(facets[name])}" for name in others)])
-
-
-def _word(value: Any) -> str:
-    """A facet's value in a key: JSON, but a text stands as it is unless it reads like JSON."""
-    if isinstance(value, str):
-        try:
-            orjson.loads(value)
-        except orjson.JSONDecodeError:
-            return value
-    return json.dumps(value, ensure_ascii=False)
+    return "/".join([*parts, *(f"{name}={facet_text(facets[name])}" for name in others)])
 
 
 def row_key(row: Row) -> str:
@@ -589,17 +579,13 @@ def _with_run_id(batch: pa.RecordBatch, run_id: str) -> pa.RecordBatch:
 
 def _with_facets(batch: pa.RecordBatch, facets: Sequence[str], schema: pa.Schema) -> pa.RecordBatch:
     encoded = batch.column("facets").dictionary_encode()
-    groups = [parse_facets(text) for text in encoded.dictionary.to_pylist()]
+    groups = [facet_texts(parse_facets(text)) for text in encoded.dictionary.to_pylist()]
     columns = {name: batch.column(name) for name in ITEM_ROWS.names}
     for facet in facets:
-        values = pa.array([_text(group.get(facet)) for group in groups], pa.string())
+        values = pa.array([group.get(facet) for group in groups], pa.string())
         columns[_facet_column(facet)] = values.take(encoded.indices).dictionary_encode()
     arrays = [columns[field.name].cast(field.type) for field in schema]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-def _text(value: Any) -> str | None:
-    return value if value is None or isinstance(value, str) else canonical_json(value).decode()
 
 
 def _write_table(path: Path, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> int:

@@ -33,8 +33,9 @@ from markupsafe import Markup
 
 from metrics.patterns import bounded
 from tasks.messages.media import REFERENCE, thumbnail
+from tasks.reduction.facets import facet_text
 from tasks.reporting import numbers
-from tasks.reporting.view import ResponseView, SampleView, facet_text, mean_of_scored
+from tasks.reporting.view import ResponseView, SampleView, mean_of_scored
 
 ASSETS: Final = Path(__file__).parent / "assets"
 ROWS_TALL: Final = 24
@@ -373,9 +374,9 @@ class SampleIndex:
         self._counts["cut"].append(sum(response.at_limit for response in sample.responses))
         self._counts["disagree"].append(int(any(_varies(scores) for scores in sample.scores.values())))
         self._counts["length"].append(sum(map(len, texts)))
-        facets = {"Model": sample.model_name, "Prompt": sample.prompt_template, **sample.facets}
-        for name, value in facets.items():
-            self._facets.setdefault(name, _Codes()).set(row, facet_text(value))
+        facets = {name: facet_text(value) for name, value in sample.facets.items()}
+        for name, text in {"Model": sample.model_name, "Prompt": sample.prompt_template, **facets}.items():
+            self._facets.setdefault(name, _Codes()).set(row, text)
         for pair, scores in sample.scores.items():
             self._means[pair][row] = mean_of_scored(scores)
             self._unscored[pair][row] = sum(score is None for score in scores)

@@ -15,12 +15,13 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from metrics.errors import ASCII
+from tasks.reduction.facets import facet_text
 from tasks.reporting import numbers
 from tasks.reporting.diagnostics.findings import SHOWN_OF_A_KIND, Diagnostic, grouped
 from tasks.reporting.numbers import RATING_COLUMNS, rating_cells, rating_effects, strongest_first
 from tasks.reporting.streams import safe_console
 from tasks.reporting.tables import Column, FittedTable
-from tasks.reporting.view import ResultRow, facet_names, facet_text, failures, result_rows
+from tasks.reporting.view import ResultRow, facet_names, failures, result_rows
 
 DOUBLINGS = 4
 """Rows at most that say what twice the samples or items would give; the report says it of all."""

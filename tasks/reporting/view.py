@@ -29,6 +29,7 @@ import pyarrow.compute as pc
 from metrics.errors import NightjarError
 from tasks.messages.calls import parsed_calls
 from tasks.models.records import is_at_limit
+from tasks.reduction.facets import facet_texts
 from tasks.reporting import numbers
 from tasks.rows.parts import Origin, Row, item_field, locate, resolve
 from tasks.store.schemas import ABSENT, plain_values, row_dicts
@@ -286,8 +287,7 @@ class ResultRow:
     def group_parts(self) -> dict[str, str]:
         """The facet group's values by facet, as text."""
         own = {"model_name": self.model_name, "prompt_template": self.prompt_template}
-        others = {name: facet_text(value) for name, value in self.other_facets.items()}
-        return {name: value for name, value in own.items() if value} | others
+        return {name: value for name, value in own.items() if value} | facet_texts(self.other_facets)
 
 
 def result_rows(results: pa.Table) -> list[ResultRow]:
@@ -312,11 +312,6 @@ def failures(rows: Iterable[ResultRow]) -> tuple[list[ResultRow], list[ResultRow
 def facet_names(rows: Sequence[ResultRow]) -> list[str]:
     """Names of the facets beside model and prompt, in order of appearance."""
     return list(dict.fromkeys(name for row in rows for name in row.other_facets))
-
-
-def facet_text(value: Any) -> str:
-    """A facet's value as text; JSON for anything but strings."""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def mean_of_scored(scores: Iterable[float | None]) -> float | None:

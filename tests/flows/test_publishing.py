@@ -17,7 +17,7 @@ from metrics.errors import ConfigError
 from tasks.publish import publish_to
 from tasks.publishers.config import PublishConfig
 from tasks.publishers.every_eval_ever import EveryEvalEver
-from tasks.publishers.publisher import FinishedRun
+from tasks.publishers.publisher import SENT, FinishedRun, named_numbers
 from tasks.store.home import PROJECT
 from tests.flows.endpoints import ScriptedChat
 
@@ -191,6 +191,22 @@ def test_a_model_without_a_number_has_no_document(evaluate: Callable[..., Any], 
         "org/one"
     ]
     shutil.rmtree(tmp_path / "there")
+
+
+def test_numbers_of_groups_that_look_alike_as_text_are_all_sent() -> None:
+    def row(level: Any, value: float) -> dict[str, Any]:
+        place = {
+            "prompt_template": None,
+            "metric": "acc",
+            "filter": "none",
+            "reduction": "mean",
+            "label": None,
+        }
+        return {**place, "facets": json.dumps({"level": level}), "value": value, **dict.fromkeys(SENT[1:])}
+
+    found = named_numbers([row(1, 0.25), row("1", 0.5), row(2, 1.0)], "/".join)
+    assert sorted(found.values()) == [0.25, 0.5, 1.0]
+    assert found["acc/none/level:2"] == 1.0
 
 
 def test_a_manifest_that_cannot_be_written_again_costs_no_numbers(

@@ -1,5 +1,6 @@
 """Two runs joined item by item: matching, coverage, verdicts, identity, trends."""
 
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +25,7 @@ from tasks.comparison.matching import (
     match_across,
     match_runs,
     read_groups,
+    result_key,
 )
 from tasks.comparison.runs import ComparedRun, changes, merged_run, pooled_groups
 from tasks.comparison.trends import flapping_items, trend
@@ -114,6 +116,55 @@ def test_models_of_one_name_are_matched_and_the_others_are_not_in_the_other_run(
     both = groups(tmp_path, {"a": 1.0}) | groups(tmp_path, {"a": 0.0}, model_name="other")
     one = groups(tmp_path, {"a": 1.0})
     assert [match.candidate is None for match in match_runs(both, one)] == [False, True]
+
+
+def of_levels(tmp_path: Path, *levels: Any, right: float = 1.0) -> dict[GroupKey, Any]:
+    """A group of one item for each level, as a run's file has them."""
+    grouped: dict[GroupKey, Any] = {}
+    for level in levels:
+        facets = json.dumps({"model_name": "demo", "item.lv": level})
+        grouped |= groups(tmp_path, {f"item of {level!r}".replace("'", '"'): right}, facets=facets)
+    return grouped
+
+
+@pytest.mark.parametrize("levels", [(1, "1"), (True, "true"), (1.5, "1.5"), ([1], "[1]")])
+def test_groups_whose_values_look_alike_as_text_are_not_compared_as_one(
+    tmp_path: Path, levels: tuple[Any, Any]
+) -> None:
+    base, candidate = of_levels(tmp_path, *levels), of_levels(tmp_path, *levels[::-1], right=0.0)
+    found = match_runs(base, candidate)
+    assert [match.base == match.candidate for match in found] == [True, True]
+    assert len({match.key for match in found}) == 2
+    assert match_across(base, "item.lv") == [Match(*base)]
+
+
+def test_a_text_and_the_number_that_it_reads_like_are_one_group_where_no_run_has_both(tmp_path: Path) -> None:
+    texts, numbers, both = (of_levels(tmp_path, *own) for own in (("1", "2"), (1, 2), (1, "1", 2)))
+    assert match_runs(texts, numbers) == [Match(*pair) for pair in zip(texts, numbers, strict=True)]
+    one = next(iter(texts))
+    assert match_runs(texts, both)[0] == Match(one, one)  # and not the number's, which is another's
+    assert match_runs(numbers, both) == [*(Match(key, key) for key in numbers), Match(None, one)]
+    older, night = (
+        {key: replace(group, digests=np.array(["same"])) for key, group in run.items()}
+        for run in (texts, numbers)
+    )
+    older = {key: replace(group, value=np.zeros(1)) for key, group in older.items()}
+    assert [group.value.tolist() for group in pooled_groups([older, night]).values()] == [[0.5], [0.5]]
+
+
+def test_a_file_that_has_facets_as_text_alone_is_compared_with_new_ones(tmp_path: Path) -> None:
+    old = groups(tmp_path, {"a": 1.0}, **{"item.lv": "1"}) | groups(tmp_path, {"b": 1.0}, **{"item.lv": "2"})
+    for levels in ((1, 2), ("1", "2")):
+        new = of_levels(tmp_path, *levels)
+        assert match_runs(old, new) == [Match(*pair) for pair in zip(old, new, strict=True)]
+
+
+def test_a_merged_run_has_the_results_of_its_groups_whatever_their_values_read_like(tmp_path: Path) -> None:
+    rows = tuple(row_of(facets=json.dumps({"item.lv": level})) for level in (1, "1"))
+    nameless = groups(tmp_path, {"a": 1.0}, model_name=None, facets=rows[0]["facets"])
+    nameless |= groups(tmp_path, {"a": 1.0}, model_name=None, facets=rows[1]["facets"])
+    merged = merged_run("night", {"one": run(nameless, results=rows, manifest={"models": {"demo": {}}})})
+    assert [result_key(row) for row in merged.results] == list(merged.groups)
 
 
 def test_every_two_values_of_a_facet_are_compared_within_one_run(tmp_path: Path) -> None:

@@ -411,6 +411,15 @@ def test_items_parquet_has_a_column_a_facet(tmp_path: Path) -> None:
     assert (first["item_id"], first["value"], first["statistics"]) == ("a", 1.0, [1.0])
 
 
+def test_the_columns_of_items_parquet_tell_values_apart_that_look_alike_as_text(tmp_path: Path) -> None:
+    (batch,) = reduce_pair(identity(), [judged_part()], ["item.lv"])
+    texts = [json.dumps({"item.lv": value}) for value in (1, "1", "one")]
+    rows = [row | {"facets": text} for row in batch.to_pylist()[:1] for text in texts]
+    batches = [pa.RecordBatch.from_pylist(rows, schema=batch.schema)]
+    write_items_table(tmp_path / "items.parquet", batches, ["item.lv"])
+    assert pq.read_table(tmp_path / "items.parquet")["item.lv"].to_pylist() == ["1", '"1"', "one"]
+
+
 def test_a_failure_while_writing_leaves_the_old_file_and_no_rest(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     write_lines(path, [{"old": True}])
