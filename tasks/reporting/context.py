@@ -18,7 +18,7 @@ from tasks.reporting.diagnostics.findings import SHOWN_OF_A_KIND, Diagnostic, Ex
 from tasks.reporting.numbers import RATING_COLUMNS, rating_cells, rating_effects, strongest_first
 from tasks.reporting.plots import curve_rows, curves, forests, group_names
 from tasks.reporting.terminal import next_command
-from tasks.reporting.view import ResultRow, SampleView, facet_names, failures
+from tasks.reporting.view import Place, ResultRow, SampleView, facet_names, failures
 
 PANELS_OPEN: Final = 8  # further plots are folded away
 ROWS_OPEN: Final = 12  # a longer table that says what the plots show is folded away
@@ -171,13 +171,13 @@ def score_matrix(rows: Sequence[ResultRow]) -> ScoreMatrix:
     several = len({row.benchmark for row in rows}) > 1
     names = group_names(rows)
     heads: dict[PairHead, None] = {}
-    found: dict[str, dict[PairHead, ResultRow]] = {}
+    found: dict[Place, dict[PairHead, ResultRow]] = {}
     for row in rows:
         parts = [row.benchmark] if several else []
         title = f"{row.label}: {row.metric_key}" if row.label else row.metric_key
         head = PairHead(" · ".join([*parts, title]), row.filter, row.arrow)
         heads[head] = None
-        found.setdefault(row.group, {})[head] = row
+        found.setdefault(row.place, {})[head] = row
     lines = ((names[group], tuple(map(own.get, heads))) for group, own in found.items())
     return ScoreMatrix(tuple(heads), tuple(lines))
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 from tasks.comparison.compare import ComparedPair
 from tasks.comparison.trends import CurvePoint, LearningCurve, is_worse
 from tasks.reporting import numbers
-from tasks.reporting.view import MEANING, ResultRow, SampleView
+from tasks.reporting.view import MEANING, Place, ResultRow, SampleView
 
 LEFT, RIGHT, TOP, BOTTOM = 44.0, 348.0, 12.0, 184.0
 GROUPS_SHOWN: Final = 12
@@ -157,28 +157,27 @@ def curve_rows(rows: Sequence[ResultRow]) -> list[ResultRow]:
     return [row for groups in _families(rows).values() for by_k in groups.values() for row in by_k.values()]
 
 
-def group_names(rows: Sequence[ResultRow]) -> dict[str, str]:
+def group_names(rows: Sequence[ResultRow]) -> dict[Place, str]:
     """Facet group → its name with only what tells the groups of these rows apart; the full name if nothing
     does."""
-    parts = {row.group: row.group_parts for row in rows}
-    distinguishing = {
-        name for some in parts.values() for name in some if len({p.get(name) for p in parts.values()}) > 1
-    }
+    groups = {row.place: row for row in rows}
+    parts = [row.group_parts for row in groups.values()]
+    distinguishing = {name for some in parts for name in some if len({p.get(name) for p in parts}) > 1}
     return {
-        group: " · ".join(text for name, text in some.items() if name in distinguishing)
-        or some.get("model_name", group)
-        for group, some in parts.items()
+        place: " · ".join(text for name, text in place if name in distinguishing)
+        or row.group_parts.get("model_name", row.group)
+        for place, row in groups.items()
     }
 
 
-def _forest(group: Sequence[ResultRow], names: Mapping[str, str], name_benchmark: bool) -> Forest:
+def _forest(group: Sequence[ResultRow], names: Mapping[Place, str], name_benchmark: bool) -> Forest:
     ends = [end for row in group for end in (row.value, row.ci_low, row.ci_high) if end is not None]
     axis = Axis.around(ends)
     first = group[0]
     title = f"{first.label}: {first.metric_key}" if first.label else first.metric_key
     rows = tuple(
         forest_row(
-            names[row.group],
+            names[row.place],
             (row.value or 0.0, row.ci_low, row.ci_high),
             numbers.value_with_error(row.value, row.stderr),
             axis,
@@ -217,20 +216,20 @@ def _round_step(least: float) -> float:
     return next(power * digit for digit in (1, 2, 5, 10) if power * digit >= least * (1 - 1e-9))
 
 
-def _families(rows: Sequence[ResultRow]) -> dict[Family, dict[str, dict[int, ResultRow]]]:
+def _families(rows: Sequence[ResultRow]) -> dict[Family, dict[Place, dict[int, ResultRow]]]:
     """Rows by family, group and k; families with one k only are no curves."""
-    families: defaultdict[Family, defaultdict[str, dict[int, ResultRow]]] = defaultdict(
+    families: defaultdict[Family, defaultdict[Place, dict[int, ResultRow]]] = defaultdict(
         lambda: defaultdict(dict)
     )
     for row in rows:
         match = REDUCTION_OF_K.match(row.reduction)
         if match and row.value is not None and math.isfinite(row.value):
             title = f"{match['name']}@k({row.metric})"
-            families[title, row.filter, row.label or ""][row.group][int(match["k"])] = row
+            families[title, row.filter, row.label or ""][row.place][int(match["k"])] = row
     return {family: dict(groups) for family, groups in families.items() if max(map(len, groups.values())) > 1}
 
 
-def _curves(title: str, filter_name: str, groups: dict[str, dict[int, ResultRow]]) -> Curves:
+def _curves(title: str, filter_name: str, groups: dict[Place, dict[int, ResultRow]]) -> Curves:
     rows = [row for by_k in groups.values() for row in by_k.values()]
     names = group_names(rows)
     ks = sorted({k for by_k in groups.values() for k in by_k})

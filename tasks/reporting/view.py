@@ -41,6 +41,8 @@ Extractor = Callable[[list[list[Any]], list[Mapping[str, Any]]], list[list[Any]]
 ARROWS = {True: "↑", False: "↓", None: ""}
 MEANING = {True: "higher is better", False: "lower is better", None: ""}
 OWN_FACETS = ("model_name", "prompt_template")
+Place = tuple[tuple[str, str], ...]
+"""The values of a facet group, as text by facet."""
 _RUN_ID = re.compile(r"(-[0-9a-f]{8})[0-9a-f]{24}$")
 
 
@@ -276,6 +278,11 @@ class ResultRow:
     def other_facets(self) -> dict[str, Any]:
         """Facets beside model and prompt, which have columns of their own."""
         return {name: value for name, value in self.facets.items() if name not in OWN_FACETS}
+
+    @property
+    def place(self) -> Place:
+        """What tells the facet group from others; the words of two may be the same."""
+        return tuple(self.group_parts.items())
 
     @property
     def group(self) -> str:

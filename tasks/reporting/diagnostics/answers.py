@@ -27,7 +27,7 @@ from tasks.reporting.diagnostics.findings import (
     Occurrences,
     TallyCheck,
 )
-from tasks.reporting.view import ResultRow, SampleView, result_rows
+from tasks.reporting.view import Place, ResultRow, SampleView, result_rows
 
 
 class EmptyFilters(TallyCheck):
@@ -243,10 +243,10 @@ class Frequent:
 
 def format_gaps(results: pa.Table, options: DiagnosticOptions) -> Iterator[Diagnostic]:
     """Exact matches that a lenient filter sees and a strict one does not: right answers in another format."""
-    groups: defaultdict[tuple[str, ...], list[tuple[float, ResultRow]]] = defaultdict(list)
+    groups: defaultdict[tuple[str | Place, ...], list[tuple[float, ResultRow]]] = defaultdict(list)
     for row in result_rows(results):
         if row.value is not None and row.metric == "exact_match":
-            groups[row.benchmark, row.metric_key, row.group, row.label or ""].append((row.value, row))
+            groups[row.benchmark, row.metric_key, row.place, row.label or ""].append((row.value, row))
     for group in groups.values():
         low, strict = min(group, key=lambda entry: entry[0])
         high, lenient = max(group, key=lambda entry: entry[0])

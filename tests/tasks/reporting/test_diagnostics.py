@@ -2,6 +2,7 @@
 
 import pickle
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -247,6 +248,13 @@ def test_two_filters_that_disagree_about_the_same_answers() -> None:
 
     finding = findings(both(n) for n in range(50))["format_gap"]
     assert finding.message.startswith("m · p: exact_match is 0.4800 higher with loose than with strict")
+
+
+def test_two_groups_that_are_named_alike_are_no_two_filters() -> None:
+    right = [sample(n, prompt_template="p · q", scores={"exact_match,none": [1.0]}) for n in range(50)]
+    wrong = [replace(one, model_name="m · p", prompt_template="q") for one in right]
+    wrong = [replace(one, scores={"exact_match,none": [0.0]}) for one in wrong]
+    assert "format_gap" not in findings(right + wrong)
 
 
 def test_the_gravest_comes_first() -> None:

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 
 from tasks.reporting import numbers
+from tasks.reporting.context import score_matrix
 from tasks.reporting.plots import Axis, curves, forests
 from tasks.reporting.view import ResultRow, result_rows
 from tasks.store.schemas import RESULTS
@@ -54,6 +55,13 @@ def test_a_forest_for_each_pair_names_only_what_tells_groups_apart() -> None:
     assert plots[0].rows[0].low is not None
     assert plots[0].rows[0].low < plots[0].rows[0].at < (plots[0].rows[0].high or 0)
     assert plots[0].direction == "↑ higher is better"
+
+
+def test_two_groups_whose_words_are_the_same_have_a_line_each() -> None:
+    places = [("m", "p · q", 1.0), ("m · p", "q", 0.0)]
+    given = rows(*(result("b", model, prompt, "em,n", [value], 0) for model, prompt, value in places))
+    assert len({row.group for row in given}) == 1
+    assert len(score_matrix(given).rows) == len(forests(given)[0].rows) == 2
 
 
 def test_a_score_without_an_interval_is_a_point() -> None:
