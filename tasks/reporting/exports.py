@@ -145,11 +145,11 @@ def metric_line(row: Mapping[str, Any]) -> Row:
     """One line of metrics.jsonl.
 
     A pair is called ``metric,filter`` or ``reduction(metric),filter``; a metric over evaluation results by
-    its own name. The average counts samples an item; an unscored number is null, and ``error`` says why.
+    its own name. A facet called like a field of the line is ``facet.<name>``. The average counts samples an
+    item; an unscored number is null, and ``error`` says why.
     """
-    facets = parse_facets(row["facets"])
     n_items = row["n_items"]
-    place = {"metric_name": metric_name(row), "facets": list(facets), **facets, "label": row["label"]}
+    name = {"metric_name": metric_name(row)}
     counts = {
         "value": finite(row["value"]),
         "stderr": finite(row["stderr"]),
@@ -165,6 +165,12 @@ def metric_line(row: Mapping[str, Any]) -> Row:
         "status": row["status"],
         "error": row["error"],
     }
+    fields = {"facets", "label", *name, *counts}
+    facets = {
+        f"facet.{facet}" if facet in fields else facet: value
+        for facet, value in parse_facets(row["facets"]).items()
+    }
+    place = {**name, "facets": list(facets), **facets, "label": row["label"]}
     return {**place, **_beside(_own_values(row), {**place, **counts}), **counts}
 
 

@@ -179,6 +179,18 @@ def test_the_worked_example_s_metric_line_is_shaped_as_the_contract_says(tmp_pat
     assert [line[name] for name in counts] == [3.0, 6, 2]
 
 
+@pytest.mark.parametrize("facet", ["status", "error", "value", "stderr", "metric_name", "facets"])
+def test_a_facet_called_like_a_field_of_a_metric_line_keeps_its_value(tmp_path: Path, facet: str) -> None:
+    (batch,) = metric_rows([judged_part()], {"name": "rate", "type": "pass_rate", "facets": []})
+    rows = [batch.to_pylist()[0] | {"facets": json.dumps({facet: value})} for value in ("open", "closed")]
+    write_metrics(tmp_path / "metrics.jsonl", [pa.RecordBatch.from_pylist(rows, schema=batch.schema)])
+
+    first, second = lines(tmp_path / "metrics.jsonl")
+    assert [line[name] for line in (first, second) for name in line["facets"]] == ["open", "closed"]
+    assert (first["metric_name"], first["status"], first["error"]) == ("rate", "ok", None)
+    assert first["value"] == second["value"] == pytest.approx(first["pass_rate"])
+
+
 def test_scoring_recorded_responses_gives_the_same_bytes_in_metrics(tmp_path: Path) -> None:
     facets = ["metadata.model_id", "metadata.sampling.temperature", "prompt_template"]
     config = {"name": "mean", "type": "mean", "facets": facets}
