@@ -5,6 +5,7 @@ holds, what the flow takes as its parameter, and what the Prefect UI shows as a 
 trip through JSON, ``base_dir`` included. ``RunOptions`` holds what is not part of what is evaluated.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -23,6 +24,7 @@ from tasks.datasets.selection import Selection
 from tasks.inspecting import InspectTask
 from tasks.models.config import Answers, ErrorBudget, ModelConfig, Prices, RunLimits, SampleParams
 from tasks.models.providers.provider import provider_of
+from tasks.models.registry import is_recorded, is_reference
 from tasks.publishers import ExportForm, PublishConfig
 from tasks.store.durations import Seconds
 from tasks.verdicts.config import EvaluationMethodConfig, EvaluationMetricConfig, lacking_samples
@@ -177,7 +179,8 @@ class EvalConfig(BenchmarkFields):
                     "api",
                 )
         for index, metric in enumerate(self.metrics):
-            for sentence in lacking_samples([metric], self.fewest_samples()):
+            most = self.samples_together(self.facets if metric.facets is None else metric.facets)
+            for sentence in lacking_samples([metric], self.fewest_samples(), most):
                 raise PlacedError(sentence, "metrics", index)
         return self
 
@@ -251,6 +254,22 @@ class EvalConfig(BenchmarkFields):
     def fewest_samples(self) -> int:
         """The smallest number of samples that any model gives an item."""
         return self.samples_taken()[0]
+
+    def samples_together(self, facets: Sequence[str]) -> int | None:
+        """How many samples of an item the smallest group of these facets has at most: those of all models and
+        prompts that no facet tells apart. None where only a recording or a folder of checkpoints tells."""
+        recorded = any(is_recorded(model.type) or is_reference(model.type) for model in self.models)
+        prompts = 1 if "prompt_template" in facets else len(self.prompts())
+        if recorded and prompts == 1 and "prompt_template" not in facets:
+            return None  # a single prompt goes by the names that the file has
+        if "model_name" not in facets and any(model.checkpoints for model in self.models):
+            return None
+        together: Counter[str] = Counter()
+        for model in self.models:
+            own = "model_name" in facets, not recorded and "metadata.model_id" in facets
+            name = model.name if own[0] else model.served_name if own[1] else ""
+            together[name] += self.sampling(model).num_samples * prompts
+        return min(together.values(), default=self.sample_params.num_samples * prompts)
 
 
 def _refuse_twice(key: str, names: Sequence[str]) -> None:

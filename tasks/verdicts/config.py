@@ -120,13 +120,17 @@ def _one_of(name: str, kind: str | None, function: str | None, what: str, known:
         )
 
 
-def lacking_samples(metrics: Sequence[EvaluationMetricConfig], num_samples: int) -> list[str]:
-    """One sentence for each metric that needs more samples of an item than the config asks for."""
+def lacking_samples(
+    metrics: Sequence[EvaluationMetricConfig], num_samples: int, together: int | None
+) -> list[str]:
+    """One sentence for each metric that needs more samples of an item than its groups have ``together``: of
+    each model and prompt ``num_samples``. None: that is not known before they are there."""
+    groups = f" and a group has {together}" if together != num_samples else ""
     return [
         f"metric {metric.name!r} needs {metric.required_samples()} samples of every item (k × num_trials), "
-        f"but sample_params.num_samples is {num_samples}; raise it or lower k or num_trials"
+        f"but sample_params.num_samples is {num_samples}{groups}; raise it or lower k or num_trials"
         for metric in metrics
-        if metric.required_samples() > num_samples
+        if together is not None and metric.required_samples() > together
     ]
 
 

@@ -168,6 +168,57 @@ def test_a_filter_has_its_own_metrics_else_the_common_ones_else_the_default_ones
     assert names(minimal(output_type="multiple_choice", choices=["a", "b"])) == [["acc", "acc_norm"]]
 
 
+SEVERAL = {
+    "models": ["qwen", {"name": "twin", "config": {"model": "qwen"}}, "llama"],
+    "prompt_template": None,
+    "prompt_templates": [{"name": name, "template": f"{name}: {{{{q}}}}"} for name in ("plain", "cot")],
+    "sample_params": {"num_samples": 4},
+}
+
+
+@pytest.mark.parametrize(
+    ("facets", "most"),
+    [
+        (["model_name", "prompt_template"], 4),
+        (["model_name"], 8),
+        (["prompt_template"], 12),
+        (["metadata.model_id", "prompt_template"], 4),  # llama's; the other id is that of two models
+        ([], 24),
+        (["item.subject"], 24),
+        (None, 4),  # grouped as the run is
+    ],
+)
+def test_a_metric_takes_as_many_samples_as_a_group_of_its_facets_has(
+    facets: list[str] | None, most: int
+) -> None:
+    def of(k: int) -> EvalConfig:
+        metric = {"name": "p", "type": "pass_at_k", "facets": facets, "params": {"k": k}}
+        return minimal(**SEVERAL, evaluation_methods=["exact_match"], metrics=[metric])
+
+    assert of(most).metrics[0].required_samples() == most
+    with pytest.raises(ValidationError, match=f"needs {most + 1} samples of every item"):
+        of(most + 1)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        {"name": "old", "type": "replay", "config": {"path": "r.jsonl"}},  # with as many prompts as it has
+        {"name": "step", "checkpoints": "runs/*"},
+    ],
+)
+def test_how_many_samples_a_group_has_is_left_open_where_only_files_tell(model: dict[str, Any]) -> None:
+    metric = {"name": "p", "type": "pass_at_k", "facets": [], "params": {"k": 9}}
+    config = minimal(models=[model], evaluation_methods=["exact_match"], metrics=[metric])
+    assert config.metrics[0].required_samples() == 9
+    with pytest.raises(ValidationError, match="num_samples is 1"):
+        minimal(
+            models=[model],
+            evaluation_methods=["exact_match"],
+            metrics=[metric | {"facets": ["model_name", "prompt_template"]}],
+        )
+
+
 def test_where_the_scorer_knows_the_metrics_no_default_is_added() -> None:
     assert names(minimal(process_results="u.py:f", metric_list=["acc"])) == [None]
     assert names(minimal(scorer={"type": "reward_model", "function": "u.py:f"})) == [None]

@@ -83,11 +83,14 @@ def test_fewer_samples_than_k_times_trials_are_named() -> None:
     short = EvaluationMetricConfig(name="pass@2", type="pass_at_k", params={"k": 2, "num_trials": 3})
     unbiased = EvaluationMetricConfig(name="pass@5", type="pass_at_k", params={"k": 5})
 
-    said = lacking_samples([enough, short, unbiased, EvaluationMetricConfig(name="mean", type="mean")], 4)
+    said = lacking_samples([enough, short, unbiased, EvaluationMetricConfig(name="mean", type="mean")], 4, 4)
 
     assert [sentence.split(" needs ")[0] for sentence in said] == ["metric 'pass@2'", "metric 'pass@5'"]
     assert "needs 6 samples" in said[0]
-    assert "num_samples is 4" in said[0]
+    assert "num_samples is 4;" in said[0]
+    assert lacking_samples([enough, short, unbiased], 4, None) == []
+    [sentence] = lacking_samples([EvaluationMetricConfig(name="p", type="pass_at_k", params={"k": 9})], 4, 8)
+    assert "num_samples is 4 and a group has 8;" in sentence
 
 
 def test_labels_are_selected_by_either_list() -> None:
