@@ -46,7 +46,7 @@ from tasks.reporting.inspect_log import LoggedRun, write_inspect_log
 from tasks.reporting.numbers import rounded
 from tasks.reporting.overview import write_index
 from tasks.reporting.report import FirstPass, write_report
-from tasks.reporting.view import CellArtifacts, RunView, sample_views
+from tasks.reporting.view import CellArtifacts, ResultRow, RunView, facet_names, result_rows, sample_views
 from tasks.rows.parts import FailedPart, PairIdentity, Part
 from tasks.server import if_possible
 from tasks.store.home import plain_name, ui_key, write_json
@@ -62,14 +62,12 @@ from tasks.store.outputs import (
     published_files,
     samples_file,
 )
-from tasks.store.schemas import RESULTS
+from tasks.store.schemas import CELL_FACETS, RESULTS
 from tasks.store.storage import ArtifactRef, Store
 from tasks.store.thresholds import Threshold
 from tasks.verdicts.config import EvaluationMethodConfig
 
 SHOWN = [
-    "model_name",
-    "prompt_template",
     "filter",
     "metric",
     "reduction",
@@ -461,12 +459,23 @@ def _show(publication: Publication, results: pa.Table, report: Path) -> None:
     """A table of the numbers and a link to the report on the run's page; a stable key gives each a
     history."""
     key = ui_key(publication.run.benchmark)
-    shown = [rounded(row) for row in results.select(SHOWN).slice(0, TABLE_ROWS).to_pylist()]
+    shown = _shown(result_rows(results)[:TABLE_ROWS])
     # The server may be away: what is on disk counts, and the page is worth waiting for but no reason to fail.
     said, shown = as_text(printable(_headline(publication))), as_cells(printable_values(shown))
     if_possible(lambda: create_table_artifact(shown, key=f"{key}-results", description=said))
     link, name = report.resolve().as_uri(), f"{key}-report"
     if_possible(lambda: create_link_artifact(link, link_text="report.html", key=name, description=said))
+
+
+def _shown(rows: Sequence[ResultRow]) -> list[dict[str, Any]]:
+    """The rows with a column for each facet beside model and prompt; of a row over all its values: all."""
+    columns = {name: f"facet.{name}" if name in SHOWN else name for name in facet_names(rows)}
+    return [
+        {name: getattr(row, name) for name in CELL_FACETS}
+        | {column: row.group_parts.get(name, "all") for name, column in columns.items()}
+        | rounded({name: getattr(row, name) for name in SHOWN})
+        for row in rows
+    ]
 
 
 def _headline(publication: Publication) -> str:

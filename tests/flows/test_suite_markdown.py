@@ -1,5 +1,6 @@
 """A night's page in Prefect's UI: what is not the program's own is text in it, and no markup."""
 
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -160,3 +161,22 @@ def test_names_in_the_tables_of_a_run_and_of_a_comparison_are_text(
         for said in (description, *cells):
             assert not {token.type for token in shape(said)[0]} & forbidden, said
         assert any("png" in cell for cell in cells)
+
+
+def test_the_table_of_a_run_says_which_group_a_row_is_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tasks import publish
+
+    left: list[dict[str, Any]] = []
+    monkeypatch.setattr(publish, "create_table_artifact", lambda table, **_: left.extend(table))
+    monkeypatch.setattr(publish, "create_link_artifact", lambda *_, **__: None)
+    monkeypatch.setattr(publish, "if_possible", lambda call: call())
+    publication = SimpleNamespace(run=SimpleNamespace(benchmark="sums", run_id="sums-1"))
+    groups = [{}, {"model_name": "m", "level": 1, "status": "ok"}, {"model_name": "m", "level": "1"}]
+    shown = results(*(row("m", 0.5, facets=json.dumps(facets)) for facets in groups))
+    publish._show(publication, shown, tmp_path / "report.html")  # type: ignore[arg-type]
+    assert [line["level"] for line in left] == ["all", "1", '"1"']
+    assert [line["facet.status"] for line in left] == ["all", "ok", "all"]
+    assert [(line["model_name"], line["status"]) for line in left] == [("m", "ok")] * 3
+    assert {tuple(line) for line in left} == {tuple(left[0])}
