@@ -14,6 +14,7 @@ from tasks.comparison.matching import Flipped, GroupKey
 from tasks.comparison.runs import ComparedRun
 from tasks.comparison.trends import Flapping, PairCourse
 from tasks.reporting.items import ItemName, is_derived, item_names, unknown
+from tasks.reporting.tables import one_line
 
 LEAST_TEXT = 24
 """Characters of an item's text that stand beside its place, at least; else it has a line of its own."""
@@ -89,11 +90,12 @@ class FlippedItems:
         found = signed_flips(self.pair)
         rest = more_than(found, self.shown)
         if not any(item.text for _, item in found):
-            yield Text(f"flipped, {self.name}: {' '.join(flips(self.pair)[: self.shown])}{rest}")
+            line = f"flipped, {self.name}: {' '.join(flips(self.pair)[: self.shown])}{rest}"
+            yield Text(one_line(line))
             return
         yield Text(f"flipped, {self.name}{rest and f': {self.shown} of {len(found)}'} (- lost, + won):")
         for sign, item in found[: self.shown]:
-            yield from _lines(f"  {sign}{item.name}", item.text, options.max_width)
+            yield from _lines(f"  {sign}{one_line(item.name)}", one_line(item.text), options.max_width)
 
 
 def _lines(place: str, text: str, width: int) -> Iterator[Text]:

@@ -34,7 +34,7 @@ from tasks.comparison.compare import (
 from tasks.comparison.matching import GroupKey, JoinedItems, PairName, aggregations, match_across, match_runs
 from tasks.comparison.runs import Change, ComparedRun, CostChange, OutcomeChange, key_over_facets, over_facets
 from tasks.reporting.context import moment
-from tasks.reporting.tables import Column, FittedTable
+from tasks.reporting.tables import Column, FittedTable, one_line
 from tasks.store.home import finite, private_folder
 
 PAGE = "comparison.html"
@@ -248,7 +248,7 @@ class ComparisonTable:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """The table first, then words."""
         compared = self.compared
-        yield Text(heading(compared), style="bold")
+        yield _line(heading(compared), "bold")
         yield _table(
             [pair for pair in compared.pairs if pair.comparison is not None], compared.gate is not None
         )
@@ -365,27 +365,30 @@ def group_of(pair: ComparedPair) -> list[str]:
         value if after.get(name, value) == value else f"{value} → {after[name]}"
         for name, value in pair.key.facets
     ]
-    return facets + ([pair.key.label] if pair.key.label else [])
+    return list(map(one_line, [*facets, *([pair.key.label] if pair.key.label else [])]))
 
 
 def _sentences(compared: ComparedRuns, flips: int) -> Iterator[Text | FlippedItems]:
     for pair in compared.pairs:
         if pair.comparison is None or pair.reason:
-            yield Text(f"{name_of(pair)}: {pair.reason}", style="yellow")
+            yield _line(f"{name_of(pair)}: {pair.reason}", "yellow")
     for pair in compared.pairs:
         if pair.flipped and flips:
             yield FlippedItems(name_of(pair), pair, flips)
     for outcome in compared.outcomes:
-        yield Text(outcome_line(outcome), style="bold yellow" if outcome.risen else "dim")
+        yield _line(outcome_line(outcome), "bold yellow" if outcome.risen else "dim")
     for change in compared.changes:
         if change.kind in DOUBT:
-            yield Text(
-                change_line(change), style="bold yellow" if change.kind == "model identity" else "yellow"
-            )
+            yield _line(change_line(change), "bold yellow" if change.kind == "model identity" else "yellow")
     if minor := [change.what for change in compared.changes if change.kind not in DOUBT]:
-        yield Text(f"also different: {', '.join(minor)}")
+        yield _line(f"also different: {', '.join(minor)}")
     for cost in compared.costs:
-        yield Text(cost_line(cost), style="dim")
+        yield _line(cost_line(cost), "dim")
+
+
+def _line(sentence: str, style: str = "") -> Text:
+    """A sentence on a line of its own, whatever names and values it quotes."""
+    return Text(one_line(sentence), style=style)
 
 
 NAMES = ("Benchmark", "Group", "Filter", "Metric")

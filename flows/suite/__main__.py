@@ -178,13 +178,14 @@ def show_night(document: dict[str, Any], message: str | None) -> None:
     from flows.suite.scores import NOTHING, night_sentences, scores_table
     from tasks.comparison.runs import open_night
     from tasks.history.nights import Night
+    from tasks.reporting.tables import one_line
     from tasks.reporting.terminal import console
     from tasks.store.storage import Store
 
     night = Night.model_validate(document)
     runs = list(open_night(night, Store(document["store"])).values())
     comparison = document["comparison"] or NOTHING
-    print(f"{night.title}: {document['headline']}\n")
+    print(one_line(f"{night.title}: {document['headline']}"), end="\n\n")
     console().print(scores_table(runs, comparison["pairs"]))
     for sentence in night_sentences(runs, comparison):
         print(sentence)

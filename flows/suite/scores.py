@@ -12,7 +12,7 @@ from flows.suite.names import is_several, risen_outcomes
 from tasks.comparison.matching import GroupKey, result_key
 from tasks.comparison.runs import Change, ComparedRun, OutcomeChange, key_with_model
 from tasks.reporting import numbers
-from tasks.reporting.tables import Column, FittedTable
+from tasks.reporting.tables import Column, FittedTable, one_line
 
 COLUMNS = (
     *map(Column, ("Benchmark", "Group", "Filter", "Metric")),
@@ -38,7 +38,11 @@ def scores_table(runs: Sequence[ComparedRun], pairs: Sequence[Mapping[str, Any]]
 
 
 def night_sentences(runs: Sequence[ComparedRun], comparison: Mapping[str, Any]) -> Iterator[str]:
-    """Why pairs failed or did not pass, and what changed besides the scores."""
+    """Why pairs failed or did not pass, and what changed besides the scores; a line each."""
+    return map(one_line, _sentences(runs, comparison))
+
+
+def _sentences(runs: Sequence[ComparedRun], comparison: Mapping[str, Any]) -> Iterator[str]:
     pairs, rows = comparison["pairs"], (row for run in runs for row in run.results)
     several = is_several(row["benchmark"] for row in rows) or is_several(pair["benchmark"] for pair in pairs)
     for run in runs:

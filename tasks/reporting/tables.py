@@ -20,6 +20,15 @@ INDENT = 4
 """Blanks before a second line."""
 
 
+def one_line(text: str) -> str:
+    """The text with a blank for every break: in a table, and in a sentence that has a line.
+
+    >>> one_line("red\\ngate: pass")
+    'red gate: pass'
+    """
+    return " ".join(text.splitlines())
+
+
 @dataclass(frozen=True)
 class Column:
     """A column. ``second``: it goes to a line below its row where the terminal is narrow.
@@ -73,7 +82,7 @@ class _Drawn:
     def _shown(self, cell: Text | str) -> Text:
         """The cell on one line, as the terminal will show it."""
         text = cell if isinstance(cell, Text) else Text(cell)
-        line = printable(" ".join(text.plain.splitlines()))
+        line = printable(one_line(text.plain))
         return Text(line.translate(ASCII) if self.ascii_only else line, style=text.style)
 
     def width_without(self, below: frozenset[int], gap: int) -> int:

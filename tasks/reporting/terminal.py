@@ -20,7 +20,7 @@ from tasks.reporting import numbers
 from tasks.reporting.diagnostics.findings import SHOWN_OF_A_KIND, Diagnostic, grouped
 from tasks.reporting.numbers import RATING_COLUMNS, rating_cells, rating_effects, strongest_first
 from tasks.reporting.streams import safe_console
-from tasks.reporting.tables import Column, FittedTable
+from tasks.reporting.tables import Column, FittedTable, one_line
 from tasks.reporting.view import ResultRow, facet_names, failures, result_rows
 
 DOUBLINGS = 4
@@ -89,9 +89,9 @@ def diagnostics_text(diagnostics: Sequence[Diagnostic]) -> Text:
     for group in grouped(diagnostics):
         for diagnostic in group[:SHOWN_OF_A_KIND]:
             text.append(f"{diagnostic.severity}: ", style=SEVERITY_STYLE[diagnostic.severity])
-            text.append(f"{diagnostic.message}\n")
+            text.append(f"{one_line(diagnostic.message)}\n")
             for example in diagnostic.examples[:1]:
-                where = f"{example.name}, {example.model_name}" if example.model_name else example.name
+                where = one_line(", ".join(filter(None, (example.name, example.model_name))))
                 asked = f" “{_one_line(example.question)}”" if example.question else ""
                 text.append(f"    e.g. {where}{asked}: {_one_line(example.text)}\n", style="dim")
         if (more := len(group) - SHOWN_OF_A_KIND) > 0:
@@ -179,7 +179,10 @@ def _doublings(rows: Sequence[ResultRow], ascii_only: bool) -> RenderResult:
     telling = [row for row in rows if row.doubling is not None]
     for row in telling[:DOUBLINGS]:
         group = "" if len(telling) == 1 else f", {row.group}"
-        yield Text(_plain(f"{row.metric_key}, {row.filter}{group}: {row.doubling}", ascii_only), style="dim")
+        yield Text(
+            _plain(f"{row.metric_key}, {row.filter}{one_line(group)}: {row.doubling}", ascii_only),
+            style="dim",
+        )
 
 
 def _failures(rows: Sequence[ResultRow], ascii_only: bool) -> RenderResult:
@@ -193,7 +196,7 @@ def _failures(rows: Sequence[ResultRow], ascii_only: bool) -> RenderResult:
         text = Text("  ")
         text.append(_plain(f"{row.filter} × {row.metric}", ascii_only), style="bold")
         if row in groups:
-            text.append(_plain(f" of {row.group}", ascii_only))
+            text.append(_plain(f" of {one_line(row.group)}", ascii_only))
         text.append(f": {_one_line(row.error or 'no reason was recorded')}")
         yield text
 

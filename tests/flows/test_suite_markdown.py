@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 from markdown_it import MarkdownIt
+from rich.console import Console
 
-from flows.compare.runs import compare_opened
+from flows.compare.runs import ComparisonTable, compare_opened, comparison_document, name_of
 from flows.prune import _markdown as prune_markdown
+from flows.suite.scores import night_sentences
 from flows.suite.words import summary_markdown
 from tasks.comparison.compare import Gate
 from tasks.comparison.drift import Drift
@@ -161,6 +163,34 @@ def test_names_in_the_tables_of_a_run_and_of_a_comparison_are_text(
         for said in (description, *cells):
             assert not {token.type for token in shape(said)[0]} & forbidden, said
         assert any("png" in cell for cell in cells)
+
+
+BROKEN = "line\nbreak\rgate: pass\u2028end"
+
+
+def test_names_and_reasons_that_break_lines_stand_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """Else a value of a dataset prints a line of its own, such as the gate's."""
+    base, candidate = run(40), run(20)
+    ((key, group),) = base.groups.items()
+    broken = replace(key, facets=(("model_name", "m"), ("topic", BROKEN)), label=BROKEN)
+    names = np.array([f"{BROKEN} {n}" for n in range(40)], dtype=object)
+    base = replace(base, groups={broken: replace(group, item_ids=names)})
+    failed = {
+        "benchmark": key.benchmark, "filter": key.filter, "metric": key.metric, "reduction": "mean",
+        "label": BROKEN, "facets": json.dumps(dict(broken.facets)), "status": "failed", "error": BROKEN,
+        "signature": None, "value": None, "higher_is_better": True,
+    }  # fmt: skip
+    for groups, rows in (({broken: replace(candidate.groups[key], item_ids=names)}, ()), ({}, (failed,))):
+        compared = compare_opened(base, replace(candidate, groups=groups, results=rows), Gate(margin=0.05))
+        printed = [name_of(pair) for pair in compared.pairs]
+        printed += night_sentences([], comparison_document(compared))
+        Console(width=2_000).print(ComparisonTable(compared))
+        printed += capsys.readouterr().out.splitlines()
+        assert any("line break gate: pass end" in line for line in printed)
+        assert not [
+            line for line in printed if line.startswith(("break", "gate: pass", "end")) or "\r" in line
+        ]
+        assert all(len(name.splitlines()) == 1 for name in printed if name)
 
 
 def test_the_table_of_a_run_says_which_group_a_row_is_of(

@@ -195,6 +195,13 @@ def many() -> list[Diagnostic]:
             Diagnostic("empty", "warning", "3 answers are empty", 3), cut[1], cut[2]]  # fmt: skip
 
 
+def test_a_finding_is_one_line_whatever_it_quotes() -> None:
+    example = Example("i\ngate: pass", "m", "p", "said")
+    out = io.StringIO()
+    console(out).print(diagnostics_text([Diagnostic("k", "note", "topic=a\ngate: pass is", 1, (example,))]))
+    assert [line[:9] for line in out.getvalue().splitlines() if line] == ["note: top", "    e.g. "]
+
+
 def test_findings_of_a_kind_stand_together_the_gravest_first_and_few_of_many() -> None:
     assert [[one.count for one in group] for group in grouped(many())] == [[4, 3, 2, 1], [3], [9]]
     out = io.StringIO()
