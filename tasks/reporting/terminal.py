@@ -92,8 +92,8 @@ def diagnostics_text(diagnostics: Sequence[Diagnostic]) -> Text:
             text.append(f"{one_line(diagnostic.message)}\n")
             for example in diagnostic.examples[:1]:
                 where = one_line(", ".join(filter(None, (example.name, example.model_name))))
-                asked = f" “{_one_line(example.question)}”" if example.question else ""
-                text.append(f"    e.g. {where}{asked}: {_one_line(example.text)}\n", style="dim")
+                asked = f" “{_shortened(example.question)}”" if example.question else ""
+                text.append(f"    e.g. {where}{asked}: {_shortened(example.text)}\n", style="dim")
         if (more := len(group) - SHOWN_OF_A_KIND) > 0:
             text.append(f"    and {more} more of this kind, which the report lists\n", style="dim")
     return text
@@ -166,7 +166,7 @@ def _columns(rows: Sequence[ResultRow]) -> dict[str, list[str]]:
         counts = [row.outcome_counts.get(name, 0) for row in rows]
         columns[name] = [numbers.share(n, row.n_samples) for n, row in zip(counts, rows, strict=True)]
     if any(row.error for row in rows):
-        columns["Note"] = [_one_line(row.error or "") for row in rows]
+        columns["Note"] = [_shortened(row.error or "") for row in rows]
     return columns
 
 
@@ -197,7 +197,7 @@ def _failures(rows: Sequence[ResultRow], ascii_only: bool) -> RenderResult:
         text.append(_plain(f"{row.filter} × {row.metric}", ascii_only), style="bold")
         if row in groups:
             text.append(_plain(f" of {one_line(row.group)}", ascii_only))
-        text.append(f": {_one_line(row.error or 'no reason was recorded')}")
+        text.append(f": {_shortened(row.error or 'no reason was recorded')}")
         yield text
 
 
@@ -205,7 +205,7 @@ def _plain(text: str, ascii_only: bool) -> str:
     return text.translate(ASCII) if ascii_only else text
 
 
-def _one_line(text: str) -> str:
+def _shortened(text: str) -> str:
     """Text from elsewhere on one line, without the control characters that a terminal would obey."""
     line = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in " ".join(text.split()))
     return line if len(line) <= 200 else f"{line[:199]}…"
