@@ -10,10 +10,12 @@ import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
 from metrics.errors import ConfigError
+from metrics.types import IGNORED_TARGET
 from tasks.benchmarks.config import DEFAULT_PROMPT
 from tasks.benchmarks.lm_eval.documents import (
     Fields,
@@ -115,13 +117,15 @@ def likelihoods_of(row: LogRow) -> tuple[list[float], list[bool]]:
 
 
 def target_of(row: LogRow) -> Any:
-    """The target as the benchmark gave it: logs hold its text, from which indices and lists can be told."""
+    """The index or the list whose text the logged target is, else the target as it is logged. A log holds
+    targets as texts: a text that reads so can be meant as well."""
     target = row.get("target")
     if isinstance(target, str) and re.fullmatch(r"-?\d+|\[.*\]", target, re.DOTALL):
         try:
-            return ast.literal_eval(target)
+            read = ast.literal_eval(target)
         except (SyntaxError, ValueError):
             return target
+        return read if str(read) == target else target
     return target
 
 
@@ -250,18 +254,24 @@ def _responses_path(log: SampleLog, workspace: Path) -> Path:
 
 def _known_from_results(log: SampleLog) -> dict[str, Any]:
     """What the results file says of the benchmark; raises ConfigError where scoring needs a function."""
-    remedy = f"give the benchmark's definition: --tasks {log.task} --include-path DIR"
+    remedy = _remedy(log.task)
     if not log.config:
         raise ConfigError(
             f"{log.path}: there is no {RESULTS.format(time=log.time)} beside it with its config; {remedy}"
         )
-    for key in SCORING:
+    # Of a generation's choices the target is an index; of others the log has the continuations.
+    generated = log.config.get("output_type") == "generate_until"
+    for key in (*SCORING, *(["doc_to_choice"] if generated else [])):
         if _holds_source(log.config.get(key)):
             raise ConfigError(
                 f"{log.path}: '{key}' is a function, of which the results file has the source only; {remedy}"
             )
     known = {key: value for key, value in log.config.items() if key not in (*OF_ASKING, "metadata")}
     return {key: value for key, value in known.items() if key not in RECOMPUTED or not _is_source(value)}
+
+
+def _remedy(task: str) -> str:
+    return f"give the benchmark's definition: --tasks {task} --include-path DIR"
 
 
 def _holds_source(value: Any) -> bool:
@@ -284,7 +294,8 @@ class LoggedBenchmark:
     """Items and requests of one sample log; ``harness["samples"]`` is its path.
 
     Right answers and choices come from the definition's ``doc_to_target`` and ``doc_to_choice`` where it has
-    them, else from the log, which holds targets as text.
+    them, else from the log. That holds targets as texts: one that may be an index or a list as well, with
+    other scores, raises DatasetError.
     """
 
     def __init__(
@@ -345,7 +356,7 @@ class LoggedBenchmark:
         if self._output_type == "loglikelihood_rolling":
             text = str(logged[0][0])
             return Rendered(item, "rolling", [""], [text], references=[text], doc=doc, choices=(text,))
-        target = fields.target(doc) if self._config.get("doc_to_target") is not None else target_of(row)
+        target = fields.target(doc) if self._config.get("doc_to_target") is not None else None
         if self._output_type == "multiple_choice":
             return self._multiple_choice(item, row, fields, target)
         prompt = _text(logged[0][0])
@@ -363,8 +374,30 @@ class LoggedBenchmark:
             )
         choices = fields.choices(doc) if self._config.get("doc_to_choice") is not None else None
         processed = self._config.get("process_results") is not None
+        if self._config.get("doc_to_target") is None:
+            target = target_of(row) if choices is not None or processed else self._logged_answer(row)
         references = references_of(target, choices, isinstance(target, list), processed)
         return Rendered(item, "generate", [prompt], [""], references=references, doc=doc)
+
+    def _logged_answer(self, row: LogRow) -> Any:
+        """The right answer of a generation; the harness compares an integer as its text, and accepts each
+        entry of a list."""
+        target = row.get("target")
+        if isinstance(target, str) and isinstance(target_of(row), list) and not self._answers_are_texts:
+            raise self._untold(row, f"the target {target!r:.80} may be a text or a list of answers")
+        return target
+
+    @cached_property
+    def _answers_are_texts(self) -> bool:
+        """Whether the first document's target is no list: then the harness compares all targets as texts."""
+        first = next(self._log.first_filter(), {})
+        return first.get("doc_id") == 0 and not isinstance(target_of(first), list)
+
+    def _untold(self, row: LogRow, why: str) -> DatasetError:
+        return DatasetError(
+            f"{self._path.name}: document {row['doc_id']}: {why}, and the log doesn't tell which; "
+            f"{_remedy(self.name)}"
+        )
 
     def _multiple_choice(self, item: Item, row: LogRow, fields: Fields, target: Any) -> Rendered:
         logged = [(str(context), str(continuation)) for context, continuation, *_ in requests_of(row)]
@@ -373,14 +406,31 @@ class LoggedBenchmark:
         if self._config.get("doc_to_choice") is not None:
             choices = [str(choice) for choice in fields.choices(item.data)]
             inputs = fields.text(item.data) if self._config.get("doc_to_text") is not None else ""
-            gold = inputs if isinstance(inputs, int) else target
         else:
-            choices, gold = [continuation.removeprefix(delimiter) for _, continuation in conditional], target
+            choices, inputs = [continuation.removeprefix(delimiter) for _, continuation in conditional], ""
+        if self._config.get("doc_to_text") is None and len({prompt for prompt, _ in conditional}) > 1:
+            raise self._untold(row, "its choices are prompts, of which 'doc_to_text' says the right one")
+        if isinstance(inputs, int):
+            gold = inputs
+        elif self._config.get("doc_to_target") is not None:
+            gold = target
+        else:
+            gold = self._logged_gold(row, choices)
         return Rendered(
             item, "loglikelihood", [prompt for prompt, _ in conditional], [text for _, text in conditional],
             references=[gold], doc=item.data, gold=gold_indices(gold, choices), choices=choices,
             unconditional=[text for _, text in alone],
         )  # fmt: skip
+
+    def _logged_gold(self, row: LogRow, choices: Sequence[str]) -> Any:
+        """The right choice: a target that is a choice's text, or else an index or a list of them."""
+        text, read = row.get("target"), target_of(row)
+        if not isinstance(text, str) or read == text or text not in choices:
+            return read
+        indices = gold_indices(read, choices)
+        if indices != [choices.index(text)] and IGNORED_TARGET not in indices:
+            raise self._untold(row, f"the target {text!r:.80} may be a choice's text or an index")
+        return text
 
 
 def _text(prompt: Any) -> str:

@@ -209,3 +209,78 @@ def test_chat_prompts_are_logged_in_a_list(logs, tmp_path):
     (config,) = rescoring_configs(logs("sums", [row], GENERATION), tmp_path / "work")
     _, (rendered,) = opened(config)
     assert rendered.prompts == ['[{"role": "user", "content": "hi"}]']
+
+
+TARGETS_FROM_A_FUNCTION = "def target(doc):\n    return str([doc['a']])\n"
+
+
+def rescored(logs: Any, tmp_path: Path, rows: list[dict[str, Any]], config: dict[str, Any]) -> list[Any]:
+    (native,) = rescoring_configs(logs(config["task"], rows, config), tmp_path / "work")
+    return opened(native)[1]
+
+
+def answered(*targets: Any) -> list[dict[str, Any]]:
+    return [{**generated(number, "one", "4"), "target": target} for number, target in enumerate(targets)]
+
+
+def test_a_logged_target_that_reads_like_a_number_is_the_text_that_the_harness_compared(logs, tmp_path):
+    config = {**GENERATION, "doc_to_target": TARGETS_FROM_A_FUNCTION}
+    rendered = rescored(logs, tmp_path, answered("00", "-0", "7"), config)
+    assert [one.references for one in rendered] == [["00"], ["-0"], ["7"]]
+
+
+def test_a_logged_target_that_may_be_a_text_or_a_list_needs_the_definition(logs, tmp_path):
+    config = {**GENERATION, "doc_to_target": TARGETS_FROM_A_FUNCTION}
+    with pytest.raises(
+        DatasetError, match=r"document 0: the target '\[1, 2\]' may be a text or a list.*--tas"
+    ):
+        rescored(logs, tmp_path, answered("[1, 2]", "[2, 3]"), config)
+
+
+def test_targets_are_texts_where_the_first_documents_is_or_where_no_list_is_written_so(logs, tmp_path):
+    config = {**GENERATION, "doc_to_target": TARGETS_FROM_A_FUNCTION}
+    rendered = rescored(logs, tmp_path, answered("none", "[1, 2]"), config)
+    assert [one.references for one in rendered] == [["none"], ["[1, 2]"]]
+    assert rescored(logs, tmp_path, answered("[1,2]"), config)[0].references == ["[1,2]"]
+
+
+def test_lists_of_answers_that_are_logged_as_lists_are_lists(logs, tmp_path):
+    config = {**GENERATION, "doc_to_target": TARGETS_FROM_A_FUNCTION}
+    assert rescored(logs, tmp_path, answered([1, 2]), config)[0].references == ["1", "2"]
+
+
+def chosen(target: str, *choices: str) -> dict[str, Any]:
+    row = measured(0, *(-1.0 for _ in choices))
+    asked = {f"gen_args_{n}": {"arg_0": "ctx", "arg_1": f" {text}"} for n, text in enumerate(choices)}
+    return {**row, "resps": [[["-1.0", "False"]] for _ in choices], "arguments": asked, "target": target}
+
+
+@pytest.mark.parametrize(
+    ("target", "choices", "gold"),
+    [("5", ("3", "5"), [1]), ("1", ("x", "yy"), [1]), ("1", ("0", "1"), [1]), ("[0, 1]", ("x", "y"), [0, 1])],
+)
+def test_a_logged_target_is_a_choices_text_where_it_is_one(logs, tmp_path, target, choices, gold):
+    config = {"task": "pick", "output_type": "multiple_choice", "doc_to_target": TARGETS_FROM_A_FUNCTION}
+    assert rescored(logs, tmp_path, [chosen(target, *choices)], config)[0].gold == gold
+
+
+def test_a_logged_target_that_may_be_a_choices_text_or_its_index_needs_the_definition(logs, tmp_path):
+    config = {"task": "pick", "output_type": "multiple_choice", "doc_to_target": TARGETS_FROM_A_FUNCTION}
+    with pytest.raises(
+        DatasetError, match=r"the target '0' may be a choice's text or an index.*--tasks pick"
+    ):
+        rescored(logs, tmp_path, [chosen("0", "1", "0")], config)
+
+
+def test_prompts_as_choices_of_which_a_function_says_the_right_one_need_the_definition(logs, tmp_path):
+    row = chosen("the end", "the end", "the end")
+    row["arguments"]["gen_args_1"]["arg_0"] = "another ctx"
+    config = {"task": "pick", "output_type": "multiple_choice", "doc_to_text": TARGETS_FROM_A_FUNCTION}
+    with pytest.raises(DatasetError, match=r"its choices are prompts, of which 'doc_to_text' says the right"):
+        rescored(logs, tmp_path, [row], config)
+
+
+def test_choices_of_a_generation_from_a_function_need_the_definition(logs, tmp_path):
+    config = {**GENERATION, "doc_to_choice": TARGETS_FROM_A_FUNCTION}
+    with pytest.raises(ConfigError, match=r"'doc_to_choice' is a function.*--tasks sums --include-path DIR"):
+        rescored(logs, tmp_path, answered("1"), config)
