@@ -293,11 +293,18 @@ def _into(sent: Future[Sequence[str]], send: Callable[[], Sequence[str]]) -> Non
 
 
 _AUTHORIZATION: Final = re.compile(r"(?i)\b(basic|bearer)\s+[\w.~+/=-]+")
+_PASSWORD: Final = re.compile(r"(://[^\s:/@]*):(?!\d+(?:[\s/?#]|$))\S*@")
+"""User and password in an address; a port is none."""
 
 
 def _without_keys(text: str, secrets: Iterable[str]) -> str:
-    """A server's words may repeat the key that it was sent."""
+    """A server's words may repeat the key that it was sent, and a client's the address with its password.
+
+    >>> _without_keys("http://bob:it's/s@cret@host:80/x failed: Bearer abc.def", ())
+    'http://bob:***@host:80/x failed: Bearer ***'
+    """
     for secret in secrets:
         if len(secret) >= SHORTEST_KEY:
             text = text.replace(secret, "***")
+    text = _PASSWORD.sub(r"\1:***@", text)
     return _AUTHORIZATION.sub(r"\1 ***", text)

@@ -17,7 +17,8 @@ from metrics.errors import ConfigError
 from tasks.publish import publish_to
 from tasks.publishers.config import PublishConfig
 from tasks.publishers.every_eval_ever import EveryEvalEver
-from tasks.publishers.publisher import SENT, FinishedRun, named_numbers
+from tasks.publishers.mlflow import QUIET, MLflow
+from tasks.publishers.publisher import SENT, FinishedRun, PublishError, named_numbers
 from tasks.store.home import PROJECT
 from tests.flows.endpoints import ScriptedChat
 
@@ -278,3 +279,17 @@ def test_the_table_of_several_runs_has_no_numbers_of_one_that_was_not_published(
     ran = evaluate(config, other)
     assert ran.code == 1
     assert "All together" not in ran.out
+
+
+def test_no_message_holds_the_password_of_an_address_from_the_environment(
+    evaluate: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in QUIET.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://bob:s3cret@passw0rd@127.0.0.1:9")
+    ran = evaluate(written(tmp_path, []), "--json")
+    with pytest.raises(PublishError) as caught:
+        MLflow().publish(FinishedRun(Path(ran.document["output"])))
+    assert "http://bob:***@127.0.0.1:9/api" in str(caught.value)
+    assert "passw0rd" not in str(caught.value)
