@@ -132,7 +132,9 @@ class RunSpans:
         }
 
     def _request(self, entry: Mapping[str, Any], row: Mapping[str, Any]) -> SpanFacts:
-        facts = self._model(entry["asks"])
+        # A model may be a judge as well, with a sampling of its own.
+        asked_as = "judges" if entry["role"] == "judge" else "models"
+        facts = self.run.manifest[asked_as][entry["asks"]]
         identity, came = facts["identity"], _seconds(row["timestamp"])
         kind = "text_completion" if identity.get("api") == "completions" else "chat"
         asked, system = str(identity.get("model") or entry["asks"]), str(identity.get("type") or "unknown")
@@ -189,11 +191,6 @@ class RunSpans:
                 **({f"nightjar.{name}": row[name] for name in ("stdout", "stderr")} if self.samples else {}),
             },
         )
-
-    def _model(self, name: str) -> Mapping[str, Any]:
-        manifest = self.run.manifest
-        found: Mapping[str, Any] = manifest["models"].get(name) or manifest["judges"][name]
-        return found
 
     def _told(self, error: str | None) -> str:
         """An error's text may quote an answer."""

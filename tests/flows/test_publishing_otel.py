@@ -142,6 +142,22 @@ def test_a_run_is_a_trace_of_its_requests_and_its_judges(evaluate: Evaluate, tmp
     assert place == f"{collector.address}/v1/traces trace {root.trace_id.hex()}, 7 spans"
 
 
+def test_a_model_that_is_also_the_judge_is_told_with_the_sampling_of_each_part(
+    evaluate: Evaluate, tmp_path: Path
+) -> None:
+    with collecting() as collector:
+        config = judged(tmp_path, [{"otel": {"endpoint": collector.address}}])
+        ran = evaluate(config, "--set", 'scorer.judges=["demo"]', "--set", "sample_params.seed=1")
+        assert ran.code == 0, ran.err
+        requests = [attributes(span) for span in collector.spans().values() if span.parent_span_id]
+    of_judge = [found for found in requests if found["nightjar.role"] == "judge"]
+    of_model = [found for found in requests if found["nightjar.role"] == "model"]
+    assert len(of_judge) == len(of_model) == 3
+    assert {found["gen_ai.request.seed"] for found in of_model} == {1}
+    sampled = {"gen_ai.request.seed", "gen_ai.request.max_tokens", "gen_ai.request.stop_sequences"}
+    assert not any(sampled & set(found) for found in of_judge)
+
+
 def test_samples_are_sent_where_they_are_asked_for_and_a_second_time_gives_the_same_spans(
     evaluate: Evaluate, tmp_path: Path
 ) -> None:
