@@ -294,7 +294,19 @@ def _rescored(folder: Path, include_path: Sequence[Path]) -> tuple[EvalConfig, .
     logs = rescoring_configs(folder, home() / "rescored", known_definitions(folder, include_path))
     if not logs:
         raise ConfigError(f"--from-samples {folder}: no samples_*.jsonl of lm-evaluation-harness below it")
-    return tuple(EvalConfig.model_validate(config) for config in logs)
+    return tuple(_foreign("--from-samples", config) for config in logs)
+
+
+def _foreign(flag: str, config: Mapping[str, Any]) -> EvalConfig:
+    """The evaluation that another program's files are; raises ConfigError where its names can't be ours."""
+    try:
+        return EvalConfig.model_validate(config)
+    except ValidationError as error:
+        said = "; ".join(
+            f"{'.'.join(map(str, location))}: {message}"
+            for location, message in schema_problems(error, EvalConfig, config)
+        )
+        raise ConfigError(f"{flag}: benchmark '{config['name']}': {said}") from error
 
 
 def _imported(inputs: CommandInputs) -> ChosenConfigs:
@@ -309,7 +321,8 @@ def _imported(inputs: CommandInputs) -> ChosenConfigs:
         )
     ((program, paths),) = named.items()
     configs, notes = recorded_configs(program, paths, home() / "imported")
-    return ChosenConfigs(tuple(EvalConfig.model_validate(one) for one in configs), warnings=tuple(notes))
+    found = tuple(_foreign(f"--from-{program}", one) for one in configs)
+    return ChosenConfigs(found, warnings=tuple(notes))
 
 
 def _notes_of_tasks(configs: Sequence[EvalConfig]) -> list[str]:

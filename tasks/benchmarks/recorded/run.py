@@ -3,6 +3,7 @@ and pairs that take the scores which came along."""
 
 import hashlib
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,14 +63,14 @@ def written_config(run: RecordedRun, workspace: Path) -> dict[str, Any]:
     write_lines(folder / "responses.jsonl", run.responses)
     reduction = {"reduction": run.reduction} if run.reduction is not None else {}
     return {
-        "name": run.task,
+        "name": re.sub(r"[/\\]+", "_", run.task),
         "output_type": "generate_until",
         "dataset": str((folder / "items.jsonl").resolve()),
         "prompt_template": "{{input}}",
         "target": "{{target}}",
         "models": [
             {
-                "name": run.model,
+                "name": _model_name(run.model),
                 "type": "replay",
                 "config": {"path": str((folder / "responses.jsonl").resolve())},
             }
@@ -88,6 +89,11 @@ def written_config(run: RecordedRun, workspace: Path) -> dict[str, Any]:
             for name, bounded in run.pairs.items()
         ],
     }
+
+
+def _model_name(name: str) -> str:
+    """A model's name as results may have it: one with ``..`` between its slashes would lead elsewhere."""
+    return re.sub(r"[/\\]+", "_", name) if {".", ".."} & set(re.split(r"[/\\]", name)) else name
 
 
 def same_number(one: float, other: float) -> bool:

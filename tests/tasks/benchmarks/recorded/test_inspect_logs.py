@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from flows.config.load import CommandInputs, choose_configs
+from flows.config.schema import EvalConfig
 from metrics.errors import ConfigError
 from tasks.benchmarks.recorded import inspect_log, recorded_configs
 from tasks.benchmarks.recorded.inspect_log import InspectLog, number_of
@@ -301,3 +303,34 @@ def test_a_value_that_is_no_number_is_never_a_score(value: str, tmp_path: Path) 
     assert row["metadata"]["scores"]["match"]["score"] is None
     assert not list(tmp_path.parent.glob("a_epoch_1.json"))
     assert not list(tmp_path.glob("a_epoch_1.json"))
+
+
+@pytest.mark.parametrize(
+    ("task", "model", "names"),
+    [
+        ("inspect_evals/gsm8k", "openai/gpt-4o", ("inspect_evals_gsm8k", "openai/gpt-4o")),
+        ("sums:v2", "vllm//abs/../model", ("sums:v2", "vllm_abs_.._model")),
+    ],
+)
+def test_a_packages_task_and_a_model_that_reads_like_a_path_have_names_of_ours(
+    tmp_path: Path, task: str, model: str, names: tuple[str, str]
+) -> None:
+    path = rewritten(LOGS / "tools.eval", tmp_path / "log.json", {})
+    document = json.loads(path.read_text())
+    document["eval"] |= {"task": task, "model": model}
+    path.write_text(json.dumps(document))
+    config, _, _ = imported(path, tmp_path)
+    assert (config["name"], config["models"][0]["name"]) == names
+    EvalConfig.model_validate(config)
+
+
+def test_what_can_be_no_name_is_told_with_the_benchmark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NIGHTJAR_HOME", str(tmp_path))
+    path = rewritten(LOGS / "tools.eval", tmp_path / "log.json", {})
+    document = json.loads(path.read_text())
+    document["eval"] |= {"task": "tools", "model": "x" * 2000}
+    path.write_text(json.dumps(document))
+    with pytest.raises(ConfigError, match=r"^--from-inspect: benchmark 'tools': models.*is 2000 bytes long"):
+        choose_configs(CommandInputs(recorded={"inspect": [path]}))
