@@ -7,9 +7,10 @@ the benchmark: a newer run takes its place, and what is sent twice is one commit
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final
 
 import yaml
@@ -20,6 +21,7 @@ from tasks.publishers.publisher import (
     Address,
     FinishedRun,
     Server,
+    identifier,
     is_finite,
     is_overall,
     named_key,
@@ -116,7 +118,7 @@ class Hub(Server):
         for model in models:
             if model in repositories and (rows := run.numbers(model)):
                 found = [self._entry(run, row) for row in self._chosen(rows, model)]
-                with _patience(self.timeout):
+                with patience(self.timeout):
                     places.append(self._add(api, repositories[model], run, found))
         return places
 
@@ -153,7 +155,7 @@ class Hub(Server):
         text = yaml.safe_dump(entries, sort_keys=False, allow_unicode=True)
         commit = api.create_commit(
             repository,
-            [CommitOperationAdd(_file(str(run.manifest["benchmark"])), text.encode())],
+            [CommitOperationAdd(hub_file(str(run.manifest["benchmark"])), text.encode())],
             commit_message=title,
             revision=opened.git_reference if opened is not None else None,
             create_pr=self.create_pr and opened is None,
@@ -181,16 +183,23 @@ class Hub(Server):
 
 
 @contextmanager
-def _patience(seconds: float) -> Iterator[None]:
+def patience(seconds: float) -> Iterator[None]:
     """A block in which the hub's client waits that long for an answer; by itself it waits without end."""
     from huggingface_hub import get_session
 
-    session = get_session()
-    before, session.timeout = session.timeout, seconds
+    session: Any = get_session()
+    # Before 1.0 the client asks by requests, whose sessions have no time of their own.
+    name = "timeout" if hasattr(session, "timeout") else "request"
+    before = getattr(session, name)
+    setattr(session, name, seconds if name == "timeout" else partial(_in_time, before, seconds))
     try:
         yield
     finally:
-        session.timeout = before
+        setattr(session, name, before)
+
+
+def _in_time(request: Callable[..., Any], seconds: float, *args: Any, **given: Any) -> Any:
+    return request(*args, **given | {"timeout": given.get("timeout") or seconds})
 
 
 def _notes(run: FinishedRun, row: Mapping[str, Any]) -> str:
@@ -203,7 +212,8 @@ def _notes(run: FinishedRun, row: Mapping[str, Any]) -> str:
     return ", ".join([*parts, f"{row['n_scored']} samples", f"Nightjar run {run.run_id}"])
 
 
-def _file(benchmark: str) -> str:
-    """The file of a benchmark, beside those that others write."""
-    name = re.sub(r"[^A-Za-z0-9._-]+", "_", benchmark).strip("._") or "results"
-    return f"{FOLDER}/nightjar_{name}.yaml"
+def hub_file(benchmark: str) -> str:
+    """The file of a benchmark, beside those that others write. A name that had to be changed has a mark."""
+    name = re.sub(r"[^A-Za-z0-9._-]+", "_", benchmark).strip("._")
+    mark = "" if name == benchmark else f"_{identifier(benchmark).hex[:8]}"
+    return f"{FOLDER}/nightjar_{name or 'results'}{mark}.yaml"

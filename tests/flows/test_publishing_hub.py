@@ -15,16 +15,18 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
+import huggingface_hub
 import pytest
+import requests
 import yaml
 
 from metrics.errors import ConfigError
-from tasks.publishers.hub import Hub
+from tasks.publishers.hub import Hub, hub_file, patience
 from tasks.publishers.publisher import FinishedRun
 from tests.flows.test_publishing import written
 
 Evaluate = Callable[..., Any]
-FILE = ".eval_results/nightjar_sums_more.yaml"
+FILE = hub_file("sums & more")
 COMMIT = "0" * 40
 
 
@@ -212,6 +214,31 @@ def test_what_is_sent_twice_is_one_commit_and_a_newer_number_takes_its_place(
     publisher.send(FinishedRun(run.folder))
     assert [one["value"] for one in two.results()] == [one["value"] / 2 for one in before]
     assert list(two.branches["main"]) == [FILE]
+
+
+def test_benchmarks_have_files_of_their_own_whatever_they_are_called() -> None:
+    names = ["数学", "语文", "a b", "a_b", "...", "sums-2.0"]
+    files = [hub_file(name) for name in names]
+    assert len(set(files)) == len(names)
+    assert [file for name, file in zip(names, files, strict=True) if name in file] == [
+        ".eval_results/nightjar_a_b.yaml",
+        ".eval_results/nightjar_sums-2.0.yaml",
+    ]
+
+
+def test_a_client_that_asks_by_requests_waits_as_long_as_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Versions of the hub's client before 1.0, of which transformers before 5 needs one."""
+    asked = list[dict[str, Any]]()
+    session = requests.Session()
+    monkeypatch.setattr(session, "request", lambda *_, **given: asked.append(given))
+    monkeypatch.setattr(huggingface_hub, "get_session", lambda: session)
+    before = session.request
+    with patience(2.5):
+        session.get("http://127.0.0.1:9")
+        session.get("http://127.0.0.1:9", timeout=10)
+        session.get("http://127.0.0.1:9", timeout=None)
+    assert [given["timeout"] for given in asked] == [2.5, 10, 2.5]
+    assert session.request is before
 
 
 def test_a_pull_request_is_opened_once(evaluate: Evaluate, tmp_path: Path, hub: Standin) -> None:
