@@ -30,6 +30,7 @@ def inspect_runs(path: Path) -> Iterator[RecordedRun]:
 def _run(log: InspectLog) -> RecordedRun:
     items: dict[str, dict[str, Any]] = {}
     responses, names = list[dict[str, Any]](), dict[str, bool]()
+    scored_errors = 0
     seen = set[tuple[str, int]]()
     for sample in log.samples():
         if sample.get("id") is None:
@@ -43,7 +44,9 @@ def _run(log: InspectLog) -> RecordedRun:
         items.setdefault(
             key, {"id": key, "input": _input(sample.get("input")), "target": sample.get("target")}
         )
-        for name, one in _scores(sample).items():
+        scores = _scores(sample)
+        scored_errors += bool(sample.get("error") and scores)
+        for name, one in scores.items():
             names[name] = names.get(name, True) and _is_verdict(one["value"])
         responses.append(recorded_row(sample, log.model))
     order = {name: place for place, name in enumerate(log.expected)}
@@ -56,7 +59,7 @@ def _run(log: InspectLog) -> RecordedRun:
         pairs=names,
         repeats=log.epochs,
         reduction=REDUCTIONS.get(_reducer(log)),
-        notes=tuple(_notes(log, items, len(responses))),
+        notes=(*_notes(log, items, len(responses)), *_of_errors(log, scored_errors)),
     )
 
 
@@ -73,6 +76,11 @@ def _notes(log: InspectLog, items: Mapping[str, Any], runs: int) -> list[str]:
     if log.epochs > 1 and REDUCTIONS.get(reducer) != reducer:
         notes.append(f"{log.path}: its epochs were reduced by '{reducer}'; here their mean counts")
     return notes
+
+
+def _of_errors(log: InspectLog, scored: int) -> list[str]:
+    told = f"samples with an error and a score: {scored}; the score counts, as in Inspect"
+    return [f"{log.path}: {told}"] if scored else []
 
 
 def _reducer(log: InspectLog) -> str:

@@ -98,6 +98,14 @@ def test_a_sample_that_failed_has_no_score(tmp_path: Path) -> None:
     assert [row["status"] for row in responses[1:]] == ["ok", "ok", "ok"]
 
 
+def test_a_sample_that_failed_and_has_a_score_counts_and_is_told(tmp_path: Path) -> None:
+    path = rewritten(LOGS / "tools.eval", tmp_path / "log.json", {"error": {"message": "TimeoutError()"}})
+    _, responses, notes = imported(path, tmp_path)
+    assert {row["status"] for row in responses} == {"ok"}
+    (told,) = (note for note in notes if "error" in note)
+    assert told == f"{path}: samples with an error and a score: 1; the score counts, as in Inspect"
+
+
 def test_a_value_that_is_no_number_says_so(tmp_path: Path) -> None:
     scores = {"match": {"value": "fine", "answer": None}}
     path = rewritten(LOGS / "tools.eval", tmp_path / "log.json", {"scores": scores})
