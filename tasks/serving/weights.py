@@ -29,6 +29,8 @@ _TRAINING: Final = re.compile(
     r"all_results\.json|eval_results\.json|requirements.*\.txt|log.*\.txt|README.*|LICENSE.*"
 )
 """What trainers leave beside a model, which no answer hangs on."""
+_PART: Final = re.compile(r"(.+-)\d{5}(-of-\d{5})(\.\w+)")
+"""One of several files that hold a model together."""
 _HUB: Final = re.compile(r"[\w.-]+/[\w.-]+(?:@[\w./-]+)?")
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 _READERS: Final = 4
@@ -184,13 +186,18 @@ def unfinished(place: Path) -> str | None:
         weights = [file for file in deciding_files(place) if file.suffix in WEIGHTS]
         if not weights:
             return f"{place} holds no weights: expected files such as *.safetensors or *.gguf"
-        named = {part for index in place.glob("*.index.json") for part in _parts(index)}
+        indexed = {part for index in place.glob("*.index.json") for part in _parts(index)}
+        named = indexed or {part for file in weights for part in _numbered(file.name)}
         lacking = sorted(named - {file.name for file in weights})
         cut = sorted(file.name for file in weights if _is_cut(file))
     except OSError as error:  # it is being removed
         return f"{place}: can't be read: {error.strerror or error}"
     if lacking:
-        return f"{place} lacks {lacking[0]}, which its index names ({len(lacking)} of {len(named)} files)"
+        counted = f"({len(lacking)} of {len(named)} files)"
+        said = (
+            f", which its index names {counted}" if indexed else f" {counted}, as the names of the others say"
+        )
+        return f"{place} lacks {lacking[0]}{said}"
     return f"{place}: {cut[0]} ends before its weights do" if cut else None
 
 
@@ -200,6 +207,15 @@ def _parts(index: Path) -> set[str]:
         return set(orjson.loads(index.read_bytes())["weight_map"].values())
     except (orjson.JSONDecodeError, LookupError, TypeError, AttributeError):
         return set()
+
+
+def _numbered(name: str) -> set[str]:
+    """The files that one of several numbered parts says there are; none for another name. Trainers write an
+    index after its parts, and GGUF has none."""
+    if (found := _PART.fullmatch(name)) is None:
+        return set()
+    begins, of, ends = found.groups()
+    return {f"{begins}{number:05d}{of}{ends}" for number in range(1, int(of[-5:]) + 1)}
 
 
 def _is_cut(file: Path) -> bool:

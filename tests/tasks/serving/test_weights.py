@@ -111,6 +111,26 @@ def test_weights_that_are_still_being_written_are_told(folder: Path) -> None:
     assert "can't be read" in str(module.unfinished(folder))
 
 
+@pytest.mark.parametrize("name", ["model-{}.safetensors", "pytorch_model-{}.bin", "gemma-Q4-{}.gguf"])
+def test_numbered_parts_are_whole_once_all_are_there_though_no_index_is(folder: Path, name: str) -> None:
+    (folder / "model.safetensors").unlink()
+    for part in ("00001-of-00003", "00003-of-00003"):
+        (folder / name.format(part)).write_bytes(safetensors(10))
+        assert module.unfinished(folder) is not None
+    lacked = name.format("00002-of-00003")
+    assert f"lacks {lacked} (1 of 3 files), as the names of the others say" in str(module.unfinished(folder))
+    (folder / lacked).write_bytes(safetensors(10))
+    assert module.unfinished(folder) is None
+
+
+def test_an_index_stands_above_what_names_of_parts_say(folder: Path) -> None:
+    whole = "model-00001-of-00001.safetensors"
+    (folder / "model.safetensors").rename(folder / whole)
+    (folder / "model-00003-of-00004.safetensors").write_bytes(safetensors(10))  # of a former, larger save
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": whole}}))
+    assert module.unfinished(folder) is None
+
+
 FIRST, SECOND = "1" * 40, "a2" * 20
 
 
