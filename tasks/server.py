@@ -4,6 +4,7 @@
 config of every model that lives there; of servers that runs start, ``concurrency_limit`` under ``serve``.
 """
 
+import contextvars
 import json
 import logging
 import math
@@ -358,8 +359,10 @@ def _artifact(model: str) -> Iterator[Callable[[Progress], None]]:
     def report(progress: Progress) -> None:
         latest[model] = progress
 
-    # Daemonic: a server that is away must not keep the task from ending.
-    thread = threading.Thread(target=publish, name=f"progress of {model}", daemon=True)
+    # In the run's context, whose page it is. Daemonic: a server that is away must not keep the task from
+    # ending.
+    run = contextvars.copy_context().run
+    thread = threading.Thread(target=run, args=(publish,), name=f"progress of {model}", daemon=True)
     thread.start()
     try:
         yield report

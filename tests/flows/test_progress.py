@@ -4,6 +4,7 @@ import fcntl
 import io
 import os
 import pty
+import queue
 import re
 import struct
 import subprocess
@@ -14,7 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prefect.context import TaskRunContext
 
+from tasks import server
 from tasks.models.records import Progress, RunningFigure
 from tasks.reporting import progress as module
 from tasks.reporting.progress import (
@@ -308,6 +311,20 @@ def test_a_notebook_has_one_line_that_all_partitions_share_and_that_goes(
     assert screen.lines == []
     with notebook_board() as later:
         assert later is not one
+
+
+def test_updates_of_a_page_come_from_the_task_run_that_the_page_is_of(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(server, "SECONDS_BETWEEN_UPDATES", 0.01)
+    monkeypatch.setattr(server, "_run_log", lambda: server._log)
+    came_from: queue.Queue[Any] = queue.Queue()
+    monkeypatch.setattr(
+        "prefect.artifacts.create_progress_artifact", lambda **_: came_from.put(TaskRunContext.get())
+    )
+    with TaskRunContext.model_construct() as run, server.progress_of("m", "infer m") as report:
+        report(progress())
+        assert came_from.get(timeout=60) is run
 
 
 def test_a_script_is_no_notebook() -> None:
