@@ -6,7 +6,7 @@ those that were asked by now.
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Final
@@ -142,6 +142,9 @@ def _looks(
             continue
         asked = pair_asked(base, candidate, match, of)
         found = rule.look(asked, terms.margin, terms.alpha)
+        # What the gate will call inconclusive for its coverage is not decided, whatever the interval says.
+        if not isinstance(found, str) and rule.coverage(asked) < terms.coverage:
+            found = replace(found, verdict=None)
         yield PairLook(match.key, terms.margin, found, rule.course(asked, terms.alpha, PICTURED))
 
 

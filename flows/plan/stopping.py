@@ -11,7 +11,7 @@ from metrics.errors import ConfigError
 from metrics.statistics.sequence import SequenceLevels, expected_share
 from tasks.comparison.compare import Gate
 from tasks.comparison.matching import DEFAULT_REDUCTION
-from tasks.comparison.stopping import CROSSED, never_stops
+from tasks.comparison.stopping import APART, CROSSED, never_stops
 from tasks.datasets.selection import cut
 from tasks.decide import DecideSetup
 from tasks.reduction.verdict_metrics import FILTER
@@ -53,8 +53,13 @@ def all_is_asked(config: EvalConfig, filters: Sequence[FilterPlan], gate: Gate) 
     """Why a gate that stops never ends a run of this config early, a sentence each; nothing where it may."""
     pairs = [pair for entry in filters for pair in entry.pairs]
     for pair in pairs:
-        reason = never_stops(pair.identity.metric.aggregation)
-        if reason is not None and any(map(gate.covers, gate_names(pair))):
+        reason, gated = (
+            never_stops(pair.identity.metric.aggregation),
+            [*filter(gate.covers, gate_names(pair))],
+        )
+        if reason is None and any(gate.for_pair(name).method == "unpaired" for name in gated):
+            reason = APART
+        if reason is not None and gated:
             yield _sentence(config, f"'{pair.name}' {reason}")
     for metric in config.metrics:
         if gate.covers(f"{metric.name},{FILTER}"):

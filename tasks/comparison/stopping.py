@@ -21,7 +21,7 @@ from metrics.statistics.sequence import (
     lower_end,
     upper_end,
 )
-from tasks.comparison.matching import ItemGroup, JoinedItems
+from tasks.comparison.matching import ItemGroup, JoinedItems, join
 from tasks.datasets.selection import place_in_order, unit_of
 from tasks.store.schemas import cluster_ways
 
@@ -67,6 +67,7 @@ class Stopping:
 NOT_A_MEAN = "is no mean of its items' numbers"
 NO_BOUNDS = "has no bounds"
 CROSSED = "has items in two crossing clusters"
+APART = "is compared unpaired"
 
 
 def never_stops(aggregation: Aggregation) -> str | None:
@@ -150,6 +151,10 @@ class StopRule:
         """A look at a pair; else why it is never decided before all is asked."""
         units = pair.units(self.seed, self.whole)
         return units if isinstance(units, str) else look_at(units, margin, self.levels(alpha))
+
+    def coverage(self, pair: PairAsked) -> float:
+        """The share of the baseline's items among those that were to be asked so far that have a score."""
+        return join(asked_part(pair.base, pair.candidate, self.seed), pair.candidate).coverage
 
     def levels(self, alpha: float) -> SequenceLevels:
         """The levels of the sequence."""

@@ -131,6 +131,43 @@ def test_an_identical_candidate_passes_after_a_part_of_the_requests_and_is_no_ba
     assert set(asked.values()) == {1}
 
 
+def test_where_a_gate_asks_for_more_of_the_baselines_items_than_are_there_everything_is_asked(
+    baseline: Path, evaluate: Evaluate, tmp_path: Path
+) -> None:
+    with counting(lambda number: number % 5 > 2) as (address, asked):
+        config = benchmark(tmp_path, address, "half")
+        items = (tmp_path / "items.jsonl").read_text().splitlines()
+        items[::10] = [
+            json.dumps({"question": f"{n}+01", "answer": str(n + 1), "passage": f"p{n // 4}"})
+            for n in range(0, ITEMS, 10)
+        ]
+        (tmp_path / "items.jsonl").write_text("\n".join(items))
+        ran = evaluate(config, "--against", baseline, "--gate", gate_file(tmp_path), "--json")
+        (tmp_path / "out").rename(tmp_path / "strict")
+        lenient = gate_file(tmp_path, coverage=0.8)
+        covered = evaluate(config, "--against", baseline, "--gate", lenient, "--json")
+    (pair,) = ran.document["comparison"]["pairs"]
+    assert (pair["verdict"], len(asked)) == ("inconclusive", ITEMS)
+    assert "coverage 0.9 is below the 0.99 asked for" in pair["reason"]
+    told = json.loads((tmp_path / "strict" / "manifest.json").read_text())
+    assert "stopped" not in told or told["stopped"] is None
+    (pair,) = covered.document["comparison"]["pairs"]
+    assert pair["verdict"] == "regression"
+    assert manifest(tmp_path)["stopped"]["why"] == "decided"
+
+
+def test_a_pair_that_is_compared_unpaired_has_everything_asked_and_a_sentence_says_so(
+    baseline: Path, evaluate: Evaluate, tmp_path: Path
+) -> None:
+    with counting(lambda number: number % 5 > 2) as (address, asked):
+        config = benchmark(tmp_path, address, "half")
+        gate = gate_file(tmp_path, method="unpaired")
+        ran = evaluate(config, "--against", baseline, "--gate", gate, "--json")
+    (pair,) = ran.document["comparison"]["pairs"]
+    assert (pair["verdict"], len(asked)) == ("regression", ITEMS)
+    assert "gate: stop: all items of sums are asked: 'exact_match,none' is compared unpaired" in ran.err
+
+
 def moved(number: int) -> bool:
     """As ``four_of_five``, but for one item in ten: as many gained as lost."""
     return four_of_five(number) != (number % 20 in (0, 1))
