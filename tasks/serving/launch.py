@@ -8,6 +8,7 @@ files.
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,16 +28,20 @@ from tasks.serving.records import MARK, Order, started
 from tasks.serving.weights import Weights, hub_revision, local_path, one_file, weights_bytes, weights_of
 from tasks.store.machine import process_space
 
+_NAME: Final = re.compile(r"\d+|(GPU|MIG)-.+")
+"""What CUDA takes for a GPU; -1, nothing and other texts end its list."""
 CPU = "cpu"
 """The place that servers without a GPU take in turn: two of them would share its cores."""
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU: the name that CUDA_VISIBLE_DEVICES knows it by, and its free bytes (None: nobody told)."""
+    """A GPU: its number, or the name of a part of one (MIG), as CUDA_VISIBLE_DEVICES takes it, its free bytes
+    (None: nobody told) and its UUID."""
 
     name: str
     free: int | None = None
+    uuid: str = ""
 
     @property
     def place(self) -> str:
@@ -53,16 +59,21 @@ def locks_folder() -> Path:
 
 
 def visible_gpus() -> tuple[Gpu, ...]:
-    """The GPUs that this process may use: all, or those in CUDA_VISIBLE_DEVICES."""
+    """The GPUs that this process may use: all, or those in CUDA_VISIBLE_DEVICES, by their numbers or UUIDs up
+    to the first name that is neither, as CUDA reads it."""
     found = _by_nvml()
     if found is None:
         found = tuple(Gpu(str(number)) for number in range(_device_files()))
     said = os.environ.get("CUDA_VISIBLE_DEVICES")
     if said is None:
         return found
-    by_name = {gpu.name: gpu for gpu in found}
-    names = [name.strip() for name in said.split(",") if name.strip() not in ("", "-1")]
-    return tuple(by_name.get(name, Gpu(name)) for name in names) if found else ()
+    names = takewhile(_NAME.fullmatch, map(str.strip, said.split(",")))
+    return tuple(dict.fromkeys(_named(name, found) for name in names)) if found else ()
+
+
+def _named(name: str, found: Sequence[Gpu]) -> Gpu:
+    """The GPU that is meant; a UUID may be cut off where it is clear."""
+    return next((gpu for gpu in found if name == gpu.name or gpu.uuid.startswith(name)), Gpu(name))
 
 
 def _by_nvml() -> tuple[Gpu, ...] | None:
@@ -79,7 +90,7 @@ def _by_nvml() -> tuple[Gpu, ...] | None:
     try:
         handles = [nvml.nvmlDeviceGetHandleByIndex(n) for n in range(nvml.nvmlDeviceGetCount())]
         return tuple(
-            Gpu(str(number), int(nvml.nvmlDeviceGetMemoryInfo(handle).free))
+            Gpu(str(number), int(nvml.nvmlDeviceGetMemoryInfo(handle).free), nvml.nvmlDeviceGetUUID(handle))
             for number, handle in enumerate(handles)
         )
     except nvml.NVMLError:
@@ -412,8 +423,9 @@ def _contained(launch: Launch, identifier: str, command: list[str]) -> tuple[lis
     if preset_runs_ours(launch):
         words += ["--volume", f"{SERVER_SCRIPT}:{SERVER_SCRIPT}:ro"]
     if launch.gpus:
-        is_podman = Path(runtime).name == "podman"
-        words += ["--device", "nvidia.com/gpu={devices}"] if is_podman else ["--gpus", '"device={devices}"']
+        is_podman = Path(runtime).name == "podman"  # which takes one name each
+        each = [word for n in range(launch.gpus) for word in ("--device", f"nvidia.com/gpu={{device{n}}}")]
+        words += each if is_podman else ["--gpus", '"device={devices}"']
     for variable in launch.serve.env:
         words += ["--env", variable]
     words += ["--entrypoint", command[0], str(launch.serve.container), *command[1:]]

@@ -262,9 +262,11 @@ class Supervisor:
         order, devices = self._order, [name.removeprefix("gpu-") for name in self._state.held]
         gpus = [name for name in self._state.held if name.startswith("gpu-")]
         filled = {"{port}": str(self._state.port), "{devices}": ",".join(devices)}
+        filled |= {f"{{device{number}}}": name for number, name in enumerate(devices)}
         environment = dict(order.environment)
         if gpus:
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
+            environment.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # as the driver counts them
         self._tell(phase=records.STARTING, starts=self._state.starts + 1)
         self._server = subprocess.Popen(
             [_filled(word, filled) for word in order.command], stdin=subprocess.DEVNULL,

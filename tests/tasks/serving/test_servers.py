@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -384,6 +385,51 @@ def test_weights_beyond_the_memory_are_refused(weights: Path, monkeypatch: pytes
     assert "gpu-1 has 0.00 GB free" in str(launch.lacking_memory(100, ("gpu-1",)))
 
 
+@pytest.fixture
+def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver's library, as it tells of two GPUs."""
+    nvml: Any = types.ModuleType("pynvml")
+    nvml.NVMLError = RuntimeError
+    nvml.nvmlInit = nvml.nvmlShutdown = lambda: None
+    nvml.nvmlDeviceGetCount = lambda: 2
+    nvml.nvmlDeviceGetHandleByIndex = lambda number: number
+    nvml.nvmlDeviceGetMemoryInfo = lambda number: types.SimpleNamespace(free=1000 + number)
+    nvml.nvmlDeviceGetUUID = lambda number: f"GPU-{'ab'[number]}0c1"
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+
+
+@pytest.mark.usefixtures("two_gpus")
+@pytest.mark.parametrize(
+    ("said", "seen"),
+    [
+        (None, ["0", "1"]),
+        ("1,0", ["1", "0"]),
+        ("GPU-b0c1", ["1"]),
+        ("GPU-b, GPU-a0c1", ["1", "0"]),
+        ("0,GPU-a", ["0"]),
+        ("1,-1,0", ["1"]),
+        ("-1", []),
+        ("", []),
+        ("NoDevFiles", []),
+    ],
+)
+def test_a_gpu_is_one_place_by_whatever_name_it_is_visible(
+    monkeypatch: pytest.MonkeyPatch, said: str | None, seen: list[str]
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if said is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", said)
+    found = launch.visible_gpus()
+    assert [(gpu.place, gpu.free) for gpu in found] == [(f"gpu-{name}", 1000 + int(name)) for name in seen]
+    assert all(launch.lacking_memory(10**12, [gpu.place]) is not None for gpu in found)
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_a_part_of_a_gpu_keeps_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-1234")
+    assert launch.visible_gpus() == (launch.Gpu("MIG-1234"),)
+
+
 def test_a_container_gets_weights_port_and_devices(
     weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -403,14 +449,20 @@ def test_a_container_gets_weights_port_and_devices(
     )
     (programs / "podman").chmod(0o755)
     monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
-    monkeypatch.setattr(launch, "visible_gpus", lambda: (launch.Gpu("3"),))
-    server = start_server(a_launch(weights, container="example/image", gpus=1))
+    monkeypatch.setattr(launch, "visible_gpus", lambda: (launch.Gpu("3"), launch.Gpu("5")))
+    server = start_server(a_launch(weights, container="example/image", gpus=2))
     assert asked(server) == "42"
     stop_server(Path(server.folder))
     ran, killed = (tmp_path / "podman").read_text().splitlines()
     port = server.base_url.rpartition(":")[2].removesuffix("/v1")
-    for expected in (f"127.0.0.1:{port}:{port}", f"{weights}:/model:ro", "nvidia.com/gpu=3", "--rm"):
+    for expected in (
+        f"127.0.0.1:{port}:{port}",
+        f"{weights}:/model:ro",
+        "'nvidia.com/gpu=3'",
+        "'nvidia.com/gpu=5'",
+    ):
         assert expected in ran
+    assert "--rm" in ran
     assert killed.startswith("['kill', 'nightjar-")
 
 
@@ -444,7 +496,7 @@ def test_one_server_on_several_gpus_is_told_how_to_lie_over_them(
         f"#!/bin/sh\n''':'\nexec '{sys.executable}' \"$0\" \"$@\"\n'''\n"
         "import json, os, sys\n"
         "if '-c' in sys.argv: print(*['1.0'] * (len(sys.argv) - 3)); sys.exit()\n"
-        "told = [sys.argv[1:], os.environ.get('CUDA_VISIBLE_DEVICES')]\n"
+        "told = [sys.argv[1:], os.environ.get('CUDA_VISIBLE_DEVICES'), os.environ.get('CUDA_DEVICE_ORDER')]\n"
         f"open({str(tmp_path / 'told')!r}, 'w').write(json.dumps(told))\n"
         "port = sys.argv[sys.argv.index('--port') + 1]\n"
         f"os.execv({sys.executable!r}, [{sys.executable!r}, {str(FAKE)!r}, '--path', {str(weights)!r}, "
@@ -458,10 +510,11 @@ def test_one_server_on_several_gpus_is_told_how_to_lie_over_them(
         assert asked(server) == "42"
     finally:
         stop_server(Path(server.folder))
-    words, devices = json.loads((tmp_path / "told").read_text())
+    words, devices, order = json.loads((tmp_path / "told").read_text())
     assert tuple(words[-len(SPREAD[preset]) :]) == SPREAD[preset]
     assert str(weights) in words
     assert sorted(devices.split(",")) == ["0", "1", "2", "3"]
+    assert order == "PCI_BUS_ID"  # the driver's numbers, by which places and memory are known
 
 
 def test_where_a_model_lies_is_no_part_of_its_identity_and_only_ours_is_told(weights: Path) -> None:
