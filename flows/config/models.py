@@ -29,7 +29,7 @@ from tasks.models.config import ModelConfig
 from tasks.models.providers.openai.config import EndpointConfig
 from tasks.models.providers.provider import AddressedConfig
 from tasks.serving.config import DEFAULT_PRESET
-from tasks.serving.weights import lacking, weights_mark
+from tasks.serving.weights import lacking
 
 logger = logging.getLogger(__name__)
 SERVED: Final = {"max_concurrency": 256}
@@ -171,8 +171,8 @@ NO_FLAGS: Final = ModelFlags()
 
 
 _WILD: Final = re.compile(r"[*?\[]")
-IsNew = Callable[[str], bool]
-"""Whether the checkpoint with this digest has not been evaluated yet."""
+IsNew = Callable[[ModelConfig], bool]
+"""Whether the model of a checkpoint has not been evaluated yet; raises ConfigError where that is gone."""
 
 
 def with_checkpoints(config: EvalConfig, is_new: IsNew = lambda _: True) -> EvalConfig:
@@ -221,20 +221,15 @@ def _checkpoints(model: ModelConfig, base_dir: str, is_new: IsNew) -> Iterator[M
     found = [(place, name) for place, name in found if doubts[place] is None]
     entries = [(place, name, dict(settings.metadata_of(place.as_posix(), name))) for place, name in found]
     for place, name, metadata in sorted(entries, key=lambda entry: (_step(entry[2]), entry[1])):
+        named = {"name": f"{model.name}-{name}", "path": str(place), "checkpoints": None}
+        own = model.model_copy(update={**named, "metadata": {**model.metadata, **metadata}})
         try:
-            if settings.new_only and not is_new(weights_mark(str(place), Path(base_dir))):
+            if settings.new_only and not is_new(own):
                 continue
         except (ConfigError, FileNotFoundError) as error:  # removed while it was read
             _tell_left_out(model.name, str(error))
             continue
-        yield model.model_copy(
-            update={
-                "name": f"{model.name}-{name}",
-                "path": str(place),
-                "checkpoints": None,
-                "metadata": {**model.metadata, **metadata},
-            }
-        )
+        yield own
 
 
 @lru_cache(maxsize=1024)

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
+from typing import Any, Final
 
 from prefect import get_client, get_run_logger
 from prefect.context import FlowRunContext, TagsContext
@@ -30,10 +31,11 @@ from metrics.errors import ASCII, ConfigError
 from tasks.caching import Workspace
 from tasks.models.config import ModelConfig, leaves_thought_open
 from tasks.models.control import interrupted
+from tasks.models.identity import model_identity
 from tasks.models.providers.provider import provider_of
 from tasks.models.providers.replay import ReplayConfig
 from tasks.server import secret
-from tasks.serving.weights import local_path, weights_mark
+from tasks.serving.weights import local_path
 from tasks.store.errors import FileDamaged, FileMissing
 from tasks.store.home import default_store, home, results_folder, slug
 from tasks.store.keys import digest
@@ -132,35 +134,54 @@ def settled_models(config: EvalConfig, ask: bool = True) -> EvalConfig:
 
 
 def is_new_checkpoint(config: EvalConfig, options: RunOptions) -> IsNew:
-    """Whether weights have been evaluated completely on the config's benchmark before, as the store knows;
-    what this night itself has evaluated is new, so that a retry goes on with all of it."""
+    """Whether no run has evaluated a model completely on the config's benchmark, all of it or the part that
+    the options ask for, as the store knows; what this night itself has evaluated is new, so that a retry goes
+    on with all of it."""
 
-    def is_new(weights: str) -> bool:
+    def is_noted(mark: str) -> bool:
         try:
-            mark = json.loads(workspace(options).open().document(_mark(config.name, weights)))
+            return bool(json.loads(workspace(options).open().document(mark))["night"] != options.night)
         except (FileMissing, FileDamaged):  # evaluated again, which is never wrong
-            return True
-        return bool(mark["night"] == options.night)
+            return False
+
+    def is_new(model: ModelConfig) -> bool:
+        served = _as_served(model, Path(config.base_dir))
+        return not any(is_noted(_mark(config.name, served, part)) for part in (WHOLE, _part(options)))
 
     return is_new
 
 
 def remember_checkpoints(plan: Plan, options: RunOptions) -> None:
-    """Notes that the plan's checkpoints were evaluated completely."""
-    whole = options.limit is None and options.samples is None and options.phase is Phase.ALL
-    for step in plan.models.values() if whole else ():
+    """Notes that the plan's checkpoints were evaluated completely on what the options ask for; nothing of
+    ``samples``, whose file may say others next time."""
+    base_dir, noted = Path(plan.config.base_dir), options.phase is Phase.ALL and options.samples is None
+    for step in plan.models.values() if noted else ():
         model = step.setup.model
-        if model.server is None or not model.path:
+        if model.server is None or not model.path or local_path(model.path, base_dir) is None:
             continue
-        base_dir = Path(plan.config.base_dir)
-        if local_path(model.path, base_dir) is not None:
-            mark = _mark(plan.config.name, weights_mark(model.path, base_dir, model.peft))
-            workspace(options).open().put_document(mark, json.dumps({"night": options.night}).encode())
+        mark = _mark(plan.config.name, _as_served(model, base_dir), _part(options))
+        workspace(options).open().put_document(mark, json.dumps({"night": options.night}).encode())
 
 
-def _mark(benchmark: str, weights: str) -> str:
-    """The object of a store that says that a benchmark was evaluated completely on these weights."""
-    return f"checkpoints/{digest(benchmark)[:16]}/{weights}.json"
+WHOLE: Final = (None, None, False)
+"""The part of a benchmark that is all of it."""
+
+
+def _part(options: RunOptions) -> tuple[int | None, str | None, bool]:
+    """Which of the items are asked."""
+    return options.limit, options.samples, options.shuffle and options.limit is not None
+
+
+def _as_served(model: ModelConfig, base_dir: Path) -> dict[str, Any]:
+    """What tells evaluated models apart: one of the same weights that is served otherwise is another. Not
+    whether its template opens the thought, which is known only when it is asked."""
+    reasoning = model.reasoning.model_copy(update={"opened": "auto"})
+    return model_identity(model.model_copy(update={"reasoning": reasoning}), base_dir)
+
+
+def _mark(benchmark: str, served: dict[str, Any], part: tuple[int | None, str | None, bool]) -> str:
+    """The object of a store that says that a benchmark, or a part, was evaluated completely on a model."""
+    return f"checkpoints/{digest(benchmark)[:16]}/{digest([served, *part])}.json"
 
 
 def refuse_unanswered(options: RunOptions, unanswered: list[str]) -> None:

@@ -63,6 +63,33 @@ def test_a_night_evaluates_what_is_new_since_those_before(suite: Path, tmp_path:
     assert evaluated(second) == ["sums × m-step-100", "sums × m-step-200"]
 
 
+def test_the_same_weights_served_otherwise_are_new(suite: Path, tmp_path: Path) -> None:
+    complete(plan_night(load_suite(suite), options(tmp_path), "one"))
+    benchmark = yaml.safe_load((tmp_path / "sums.yaml").read_text())
+    checkpoints = {"glob": "runs/step-*", "new_only": True}
+    benchmark["models"] += [
+        {"name": "int4", "checkpoints": checkpoints, "serve": {"args": ["--int4"]}},
+        {"name": "brief", "checkpoints": checkpoints, "reasoning": {"effort": "low"}},
+    ]
+    (tmp_path / "sums.yaml").write_text(yaml.safe_dump(benchmark))
+    second = plan_night(load_suite(suite), options(tmp_path), "two")
+    assert evaluated(second) == ["sums × int4-step-100", "sums × brief-step-100"]
+    complete(second)
+    assert evaluated(plan_night(load_suite(suite), options(tmp_path), "three")) == []
+
+
+def test_a_night_on_a_part_of_the_items_counts_for_nights_on_that_part(suite: Path, tmp_path: Path) -> None:
+    part = options(tmp_path).model_copy(update={"limit": 1})
+    complete(plan_night(load_suite(suite), part, "one"))
+    assert evaluated(plan_night(load_suite(suite), part, "two")) == []
+    more = options(tmp_path).model_copy(update={"limit": 2})
+    assert evaluated(plan_night(load_suite(suite), more, "two")) == ["sums × m-step-100"]
+    whole = plan_night(load_suite(suite), options(tmp_path), "two")
+    assert evaluated(whole) == ["sums × m-step-100"]
+    complete(whole)
+    assert evaluated(plan_night(load_suite(suite), more, "three")) == []
+
+
 def test_watching_evaluates_each_checkpoint_once_when_it_is_whole(
     suite: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
