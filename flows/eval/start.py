@@ -174,9 +174,11 @@ def _part(options: RunOptions) -> tuple[int | None, str | None, bool]:
 
 def _as_served(model: ModelConfig, base_dir: Path) -> dict[str, Any]:
     """What tells evaluated models apart: one of the same weights that is served otherwise is another. Not
-    whether its template opens the thought, which is known only when it is asked."""
+    whether its template opens the thought, which is known only when it is asked, and not a name that the
+    config gives for all weights."""
     reasoning = model.reasoning.model_copy(update={"opened": "auto"})
-    return model_identity(model.model_copy(update={"reasoning": reasoning}), base_dir)
+    plain = model.model_copy(update={"reasoning": reasoning, "identity": None})
+    return model_identity(plain, base_dir)
 
 
 def _mark(benchmark: str, served: dict[str, Any], part: tuple[int | None, str | None, bool]) -> str:

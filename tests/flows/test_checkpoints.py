@@ -78,6 +78,17 @@ def test_the_same_weights_served_otherwise_are_new(suite: Path, tmp_path: Path) 
     assert evaluated(plan_night(load_suite(suite), options(tmp_path), "three")) == []
 
 
+def test_weights_are_told_apart_also_where_the_config_names_what_stands_for_them(
+    suite: Path, tmp_path: Path
+) -> None:
+    benchmark = yaml.safe_load((tmp_path / "sums.yaml").read_text())
+    benchmark["models"][0]["identity"] = "ours"
+    (tmp_path / "sums.yaml").write_text(yaml.safe_dump(benchmark))
+    complete(plan_night(load_suite(suite), options(tmp_path), "one"))
+    checkpoint(tmp_path, 200)
+    assert evaluated(plan_night(load_suite(suite), options(tmp_path), "two")) == ["sums × m-step-200"]
+
+
 def test_a_night_on_a_part_of_the_items_counts_for_nights_on_that_part(suite: Path, tmp_path: Path) -> None:
     part = options(tmp_path).model_copy(update={"limit": 1})
     complete(plan_night(load_suite(suite), part, "one"))
