@@ -78,7 +78,8 @@ def launch_of(setup: InferSetup) -> Launch:
     model, server = setup.model, setup.model.server
     if server is None or model.path is None:
         raise ValueError(f"model {model.name!r} is not served here")
-    return Launch(model.name, model.served_name, server, model.path, setup.base_dir, model.peft)
+    place, known = setup.base_dir, model.weights
+    return Launch(model.name, model.served_name, server, model.path, place, model.peft, known)
 
 
 @task(name="serve", task_run_name="{step.run_name}", persist_result=False)

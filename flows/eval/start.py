@@ -156,11 +156,11 @@ def remember_checkpoints(plan: Plan, options: RunOptions) -> None:
     ``samples``, whose file may say others next time."""
     base_dir, noted = Path(plan.config.base_dir), options.phase is Phase.ALL and options.samples is None
     for step in plan.models.values() if noted else ():
-        model = step.setup.model
-        if model.server is None or not model.path or local_path(model.path, base_dir) is None:
-            continue
-        mark = _mark(plan.config.name, _as_served(model, base_dir), _part(options))
-        workspace(options).open().put_document(mark, json.dumps({"night": options.night}).encode())
+        model, known = step.setup.model, step.setup.model.weights
+        here = known.places if known is not None else model.path and local_path(model.path, base_dir)
+        if model.server is not None and here:  # else a hub's
+            mark = _mark(plan.config.name, _as_served(model, base_dir), _part(options))
+            workspace(options).open().put_document(mark, json.dumps({"night": options.night}).encode())
 
 
 WHOLE: Final = (None, None, False)

@@ -38,7 +38,7 @@ from tasks.infer import InferSetup
 from tasks.inspecting import InspectFound, InspectRun
 from tasks.load import LoadSetup
 from tasks.models.config import ModelConfig, SampleParams
-from tasks.models.identity import model_identity
+from tasks.models.identity import model_identity, settled_weights
 from tasks.models.providers.provider import provider_class
 from tasks.models.records import Lookup
 from tasks.models.registry import is_reference
@@ -185,6 +185,8 @@ def _provider_sources(kind: str, base_dir: str | Path) -> Sources:
 
 
 def _infer(config: EvalConfig, model: ModelConfig, options: RunOptions, attempt: Attempt) -> Step[InferSetup]:
+    # Once for all keys of the run: a trainer may write into the folder while the run goes on.
+    model = settled_weights(model, Path(config.base_dir))
     sampling = config.sampling(model)
     identity = {
         "model": model_identity(model, Path(config.base_dir)),

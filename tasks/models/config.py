@@ -12,6 +12,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    PrivateAttr,
     SerializeAsAny,
     ValidationInfo,
     field_validator,
@@ -21,8 +22,10 @@ from pydantic import (
 from metrics.config import NamesFile
 from metrics.errors import check_name
 from tasks.models.addresses import answer_to
+from tasks.models.errors import ModelError
 from tasks.models.registry import DEFAULT, PROVIDERS, is_reference
 from tasks.serving.config import CheckpointsConfig, ServeConfig
+from tasks.serving.weights import KnownWeights
 from tasks.store.durations import Seconds
 
 THOUGHT_BUDGETS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -256,6 +259,8 @@ class ModelConfig(Frozen):
         default_factory=dict, description="what else is known of it, such as step: facets by these names"
     )
 
+    _weights: KnownWeights | None = PrivateAttr(None)
+
     @field_validator("name")
     @classmethod
     def _name_can_be_shown(cls, value: str) -> str:
@@ -301,6 +306,23 @@ class ModelConfig(Frozen):
         if not is_reference(self.type):
             PROVIDERS[self.type].check(self)
         return self
+
+    @property
+    def weights(self) -> KnownWeights | None:
+        """The weights on this machine that it answers from, as they were when the run began; None where it
+        has none, or no run has settled them."""
+        return self._weights
+
+    def with_weights(self, known: KnownWeights | None) -> Self:
+        """The model of these weights, whatever lies in their place later."""
+        settled = self.model_copy()
+        settled._weights = known
+        return settled
+
+    def check_weights(self) -> None:
+        """Raises ModelError where other weights lie in the place of those that answer; they may be gone."""
+        if self.weights is not None and (said := self.weights.overwritten()) is not None:
+            raise ModelError(f"model {self.name!r}: {said}")
 
     @property
     def server(self) -> ServeConfig | None:

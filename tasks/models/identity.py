@@ -25,6 +25,12 @@ def model_identity(model: ModelConfig, base_dir: Path = Path()) -> dict[str, Any
     return provider_of(model, base_dir).identity()
 
 
+def settled_weights(model: ModelConfig, base_dir: Path) -> ModelConfig:
+    """The model with the weights that it is served from as they are now, which all its keys hold from here
+    on; raises ConfigError where there are none."""
+    return model.with_weights(provider_of(model, base_dir).known_weights())
+
+
 EXPANDED = ("kind", "chat", "prompts", "continuations", "unconditional", "first_sample", "keeps_space")
 """Columns of REQUESTS that requests are made of."""
 

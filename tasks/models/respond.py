@@ -141,8 +141,9 @@ class Inference:
         """Nothing looked up and nothing asked yet."""
         expansion = RequestExpansion.of(provider.model, options.sampling, provider.base_dir)
         kept = answers.of_model(expansion.identity)
+        check = provider.model.check_weights
         state = InferenceState(
-            AnswerWriter(kept, options.journal_dir, options.night, options.asker),
+            AnswerWriter(kept, options.journal_dir, options.night, options.asker, check),
             RequestTally(),
             spending_of(options.account, options.limits),
             options.price,

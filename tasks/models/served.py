@@ -5,7 +5,8 @@ for it, and are told why when it does not come back.
 """
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from tasks.models.errors import ConnectionFault, EndpointDead, ModelError
 from tasks.models.extra import with_extra
 from tasks.models.records import Call, Reply, Transport
 from tasks.serving.config import DEFAULT_PRESET, PRESETS
-from tasks.serving.servers import RunningServer, failure_of, is_ready
+from tasks.serving.servers import RunningServer, failure_of, is_ready, version_of_state
 from tasks.serving.weights import local_path, weights_of
 
 LOOK_SECONDS = 0.25
@@ -31,20 +32,37 @@ def at_server(model: ModelConfig, server: RunningServer | None, base_dir: Path) 
         return model
     if server is None:
         raise ModelError(f"model {model.name!r}: its weights are served by a step of the flow, and none ran")
-    weights = weights_of(str(model.path), model.peft, base_dir)
-    place = local_path(weights.path, base_dir)
-    folder = place if place is not None and place.is_dir() else None
+    told = _told(server.folder, str(model.path), model.peft, base_dir)
     endpoint: dict[str, Any] = {"base_url": server.base_url}
-    if weights.adapter is not None and model.server.by_name:
+    if told.adapts and model.server.by_name:
         way = PRESETS[model.server.preset_name].adapter
         body = getattr(model.config, "extra_body", {})
         endpoint |= {"extra_body": with_extra(way.body, body)} if way is not None and way.body else {}
     found: dict[str, Any] = {
         "config": model.config.model_copy(update=endpoint),
-        "tokenizer": model.tokenizer or _tokenizer(weights.tokenizer or folder),
-        "max_length": model.max_length or _length(folder),
+        "tokenizer": model.tokenizer or told.tokenizer,
+        "max_length": model.max_length or told.length,
     }
     return model.model_copy(update=found)
+
+
+@dataclass(frozen=True)
+class _Told:
+    """What a folder of weights says of the model: whether an adapter lies over it, the place of its
+    tokenizer, and the tokens that it takes in."""
+
+    adapts: bool
+    tokenizer: str | None
+    length: int | None
+
+
+@lru_cache(maxsize=256)
+def _told(_server: str, path: str, peft: str | None, base_dir: Path) -> _Told:
+    """Read once for a server: the folder may be removed while it answers."""
+    weights = weights_of(path, peft, base_dir)
+    place = local_path(weights.path, base_dir)
+    folder = place if place is not None and place.is_dir() else None
+    return _Told(weights.adapter is not None, _tokenizer(weights.tokenizer or folder), _length(folder))
 
 
 def scores_exactly(model: ModelConfig) -> bool:
@@ -75,26 +93,37 @@ def _length(folder: Path | None) -> int | None:
     return next((length for length in told if isinstance(length, int) and length > 1), None)
 
 
-@dataclass(frozen=True)
+@dataclass
 class WatchedTransport:
-    """A transport whose server is watched: a call that finds no connection waits until the server is back."""
+    """A transport whose server is watched: a call that finds no connection waits until the server is back,
+    and a reply counts once the supervisor has found that the server is ready, with the weights that it was
+    started for: one that was started again may answer before that."""
 
     inner: Transport
     server: RunningServer
+    _ready: tuple[int, int] | None = field(default=None, init=False)
+    """The state's file when it said last that the server is ready: it is written anew before any start."""
 
     async def send(self, call: Call, timeout: float) -> Reply:
         """As the inner one's; raises EndpointDead, with the end of the server's log, once it is given up."""
         try:
-            return await self.inner.send(call, timeout)
+            reply = await self.inner.send(call, timeout)
         except ConnectionFault:
+            await asyncio.sleep(LOOK_SECONDS)  # its supervisor notices within a tenth of a second
             await self._back()
             raise
+        if self._ready is None or self._ready != version_of_state(Path(self.server.folder)):
+            await self._back()
+        return reply
 
     async def _back(self) -> None:
         """Returns when the server answers again; at once if it does."""
         folder = Path(self.server.folder)
-        await asyncio.sleep(LOOK_SECONDS)  # its supervisor notices within a tenth of a second
-        while not is_ready(folder):
+        while True:
+            version = version_of_state(folder)  # before the look: what is written after it is seen later
+            if is_ready(folder):
+                self._ready = version
+                return
             failure = failure_of(folder)
             if failure is not None:
                 raise EndpointDead(f"model {self.server.model!r}: its server is gone: {failure}")

@@ -16,7 +16,7 @@ import tempfile
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property, lru_cache
 from itertools import takewhile
 from pathlib import Path
@@ -25,7 +25,15 @@ from typing import Any, Final
 from metrics.errors import ConfigError
 from tasks.serving.config import PRESETS, SERVER_SCRIPT, Preset, ServeConfig
 from tasks.serving.records import MARK, Order, started
-from tasks.serving.weights import Weights, hub_revision, local_path, one_file, weights_bytes, weights_of
+from tasks.serving.weights import (
+    KnownWeights,
+    Weights,
+    hub_revision,
+    local_path,
+    one_file,
+    weights_bytes,
+    weights_of,
+)
 from tasks.store.machine import process_space
 
 _NAME: Final = re.compile(r"\d+|(GPU|MIG)-.+")
@@ -172,6 +180,8 @@ class Launch:
     path: str
     base_dir: str
     peft: str | None = None
+    known: KnownWeights | None = None
+    """The weights that the run's keys hold: no others may answer."""
 
     @cached_property
     def weights(self) -> Weights:
@@ -304,6 +314,7 @@ def order_for(launch: Launch, owner: int, run: str = "") -> Order:
         bytes_needed=sum(weights_bytes(one) for one in (weights, launch.weights.adapter) if one is not None),
         run=run,
         space=process_space(),
+        weights=None if launch.known is None else asdict(launch.known),
     )
 
 

@@ -110,6 +110,8 @@ class Order:
     """The run that the server is for."""
     space: str = ""
     """Where ``owner`` is a process's number (``process_space``); empty in orders of before."""
+    weights: dict[str, Any] | None = None
+    """The fields of the ``KnownWeights`` that the server has to have loaded once it is ready; None: any."""
 
 
 @dataclass(frozen=True)

@@ -167,6 +167,15 @@ def is_ready(folder: Path) -> bool:
     return state is not None and state.phase == records.READY
 
 
+def version_of_state(folder: Path) -> tuple[int, int] | None:
+    """What tells a server's state from one that was written before or after it; None where there is none."""
+    try:
+        found = (folder / records.STATE).stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns
+
+
 def end_leftovers() -> list[str]:
     """Ends the servers whose run was here and is gone, and removes what they left; names of their folders."""
     ended = []

@@ -26,6 +26,7 @@ from typing import IO, Final
 
 from tasks.serving import launch, records
 from tasks.serving.records import Order, State, end_marked, lives, signal_group, started
+from tasks.serving.weights import KnownWeights
 
 TICK: Final = 0.1
 STOP_SECONDS: Final = 10.0
@@ -197,7 +198,7 @@ class Supervisor:
         for _ in range(1 + self._order.restarts):
             reason = self._start()
             self._let_go_of_port()
-            if reason is None:
+            if reason is None and (reason := self._replaced()) is None:
                 self._tell(phase=records.READY, reason="")
                 assert self._server is not None
                 while self._server.poll() is None:
@@ -211,6 +212,12 @@ class Supervisor:
             self._end()
             self._tell(phase=records.FAILED, reason=reason)
             return
+
+    def _replaced(self) -> str | None:
+        """Why what the server has loaded, at its start or when it was started again, may be other weights
+        than it is asked for; None where it can't."""
+        known = self._order.weights
+        return None if known is None else KnownWeights(**known).replaced()
 
     def _start(self) -> str | None:
         """Starts the server and waits until it is ready; why it is not, or None."""

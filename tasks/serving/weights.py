@@ -127,9 +127,67 @@ def weights_identity(path: str, base_dir: Path, peft: str | None = None) -> dict
     return base if found.adapter is None else {**base, "adapter": weights_digest(found.adapter)}
 
 
+@dataclass(frozen=True)
+class KnownWeights:
+    """Weights as they were when a run began: ``told`` is their ``weights_identity``, which all keys of the
+    run hold, ``files`` are the digests of those that lie in ``places``, on this machine. Other weights may
+    lie there by the time that a server loads them."""
+
+    told: dict[str, Any]
+    path: str
+    base_dir: str
+    peft: str | None
+    places: tuple[str, ...]
+    files: dict[str, str]
+
+    def replaced(self) -> str | None:
+        """Why what is loaded from there by now may be other weights; None where it can't."""
+        try:
+            now = weights_identity(self.path, Path(self.base_dir), self.peft)
+        except (ConfigError, OSError) as error:
+            return f"its weights are not there as they were when the run began: {error}"
+        return None if now == self.told else self._sentence
+
+    def overwritten(self) -> str | None:
+        """Why weights that were loaded from there may have changed since; None where they can't. Those that
+        are removed, or just being removed, have not."""
+        for place in self.places:
+            now = _digests(Path(place))
+            if any(self.files.get(name) != found for name, found in now.items()):
+                return self._sentence
+        return None
+
+    @property
+    def _sentence(self) -> str:
+        return f"its weights at {self.path} were replaced after the run had begun; run it again"
+
+
+def known_weights(path: str, base_dir: Path, peft: str | None = None) -> KnownWeights:
+    """The weights as they are now; raises ConfigError where there are none."""
+    told, found = weights_identity(path, base_dir, peft), weights_of(path, peft, base_dir)
+    here = [place for place in (local_path(found.path, base_dir), found.adapter) if place is not None]
+    places = [place.resolve() for place in here]  # a link may name another folder by the time
+    files = {name: made for place in places for name, made in _digests(place).items()}
+    return KnownWeights(told, path, str(base_dir.absolute()), peft, tuple(map(str, places)), files)
+
+
+def _digests(place: Path) -> dict[str, str]:
+    """Digests of the files there that decide answers, as far as they can be read."""
+    found: dict[str, str] = {}
+    with suppress(OSError):
+        for file in [place] if place.is_file() else list(deciding_files(place)):
+            with suppress(ConfigError):
+                found[str(file)] = _kept_digest(file)
+    return found
+
+
 def weights_mark(path: str, base_dir: Path, peft: str | None = None) -> str:
     """One digest of what ``weights_identity`` tells."""
-    told = weights_identity(path, base_dir, peft)
+    return mark_of(weights_identity(path, base_dir, peft))
+
+
+def mark_of(told: dict[str, Any]) -> str:
+    """One digest of a ``weights_identity``."""
     return str(told["weights"]) if told.keys() == {"weights"} else digest(told)
 
 

@@ -101,6 +101,16 @@ def test_a_night_on_a_part_of_the_items_counts_for_nights_on_that_part(suite: Pa
     assert evaluated(plan_night(load_suite(suite), more, "three")) == []
 
 
+def test_weights_that_replace_those_under_evaluation_are_new(suite: Path, tmp_path: Path) -> None:
+    (entry,) = plan_night(load_suite(suite), options(tmp_path), "one").evaluations
+    plan = make_plan(entry.config, entry.options)
+    checkpoint(tmp_path, 100, b"trained anew")
+    remember_checkpoints(plan, entry.options)
+    assert evaluated(plan_night(load_suite(suite), options(tmp_path), "two")) == ["sums × m-step-100"]
+    checkpoint(tmp_path, 100)
+    assert evaluated(plan_night(load_suite(suite), options(tmp_path), "two")) == []
+
+
 def test_watching_evaluates_each_checkpoint_once_when_it_is_whole(
     suite: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,7 +3,10 @@
 import json
 import shutil
 import sys
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -194,6 +197,83 @@ def test_a_checkpoint_that_can_not_be_loaded_takes_no_other_with_it(
     assert 'id="checkpoints"' in report, "the curve of the seven others"
     assert "exact_match,none: best at step 100 (0.2000)" in report
     assert events(tmp_path, "start").count("step-100") == 2  # it died, and was started again
+
+
+@contextmanager
+def once(folder: Path, word: str, number: int, change: Callable[[], Any]) -> Iterator[list[str]]:
+    """A block in which ``change`` is made while the server that noted ``word`` the nth time waits for it; the
+    server's options for that."""
+    go, over = folder / "go", threading.Event()
+
+    def watch() -> None:
+        while len(events(folder, word)) < number and not over.is_set():
+            time.sleep(0.02)
+        change()
+        go.write_text("")
+
+    watching = threading.Thread(target=watch)
+    watching.start()
+    try:
+        yield ["--hold", word, str(number), str(go)]
+    finally:
+        over.set()
+        watching.join(60)
+        go.unlink()
+        (folder / "events").unlink(missing_ok=True)
+
+
+def new_weights(folder: Path, content: bytes = b"other weights") -> Callable[[], Any]:
+    return lambda: (folder / "model.safetensors").write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("word", "behaviour"), [("start", []), ("asked", []), ("asked", ["--die", "4"])],
+    ids=["loaded", "asked", "started again"],
+)  # fmt: skip
+def test_weights_that_are_replaced_give_no_answer_under_either_digest(
+    sweep: Path, tmp_path: Path, evaluate: Callable[..., Any], word: str, behaviour: list[str]
+) -> None:
+    latest = tmp_path / "runs" / "step-100"
+    told = {"checkpoints": None, "path": "runs/step-100"}
+    with once(tmp_path, word, 1, new_weights(latest)) as held:
+        written(tmp_path, *held, **told)
+        ran = evaluate(sweep, "--json")
+    assert ran.code == 1
+    (row,) = ran.document["results"]
+    assert row["status"] == "failed"
+    assert "were replaced after the run had begun" in row["error"]
+    # The same server as before, for the key's sake, which by now has nothing to wait for.
+    (tmp_path / "go").write_text("")
+    for content in (b"other weights", b"weights 100"):
+        new_weights(latest, content)()
+        again = evaluate(sweep, "--json")
+        assert again.code == 0, again.err
+        assert again.document["requests"]["sent"] == 10
+
+
+@pytest.mark.parametrize(("word", "number"), [("start", 2), ("asked", 1)], ids=["asked before", "served"])
+def test_a_checkpoint_that_is_removed_once_it_is_loaded_fails_nothing(
+    sweep: Path, tmp_path: Path, evaluate: Callable[..., Any], word: str, number: int
+) -> None:
+    removed = tmp_path / "runs" / "step-100"
+    with once(tmp_path, word, number, lambda: removed.rename(tmp_path / "moved")) as held:
+        written(tmp_path, *held, checkpoints="runs/step-[123]00")
+        ran = evaluate(sweep, "--json")
+    assert ran.code == 0, ran.err
+    values = [ran.value("exact_match,none", f"sft-step-{step}") for step in (200, 300)]
+    assert values == [0.2, 0.2]
+
+
+def test_a_checkpoint_that_is_removed_before_its_server_starts_fails_alone(
+    sweep: Path, tmp_path: Path, evaluate: Callable[..., Any]
+) -> None:
+    removed = tmp_path / "runs" / "step-300"
+    with once(tmp_path, "start", 1, lambda: removed.rename(tmp_path / "moved")) as held:
+        written(tmp_path, *held, checkpoints="runs/step-[123]00")
+        ran = evaluate(sweep, "--json")
+    assert ran.code == 1
+    found = {row["model_name"]: row["status"] for row in ran.document["results"]}
+    assert found == {"sft-step-100": "ok", "sft-step-200": "ok", "sft-step-300": "failed"}
 
 
 @pytest.mark.services

@@ -15,7 +15,7 @@ import logging
 import math
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ import orjson
 import pyarrow as pa
 
 from tasks.models.answers.segments import ANSWERS, PLAIN_COLUMNS, ModelAnswers, Segment
+from tasks.models.errors import ModelError
 from tasks.models.records import READ_FIELDS, STATUS_BEFORE, KeptAnswer
 from tasks.store.errors import StoreError
 from tasks.store.home import private_folder
@@ -46,9 +47,16 @@ class AnswerWriter:
     """
 
     def __init__(
-        self, kept: ModelAnswers, journal_dir: Path, night: str | None = None, asker: str | None = None
+        self,
+        kept: ModelAnswers,
+        journal_dir: Path,
+        night: str | None = None,
+        asker: str | None = None,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
         self._kept = kept
+        self._check = check
+        """Raises ModelError where answers that are not in the store yet may be another model's."""
         self.asked: dict[str, Any] = {"night": night, "asker": asker}
         """What an answer of this run says of who asked."""
         self._folder = journal_dir / kept.identity[:32]
@@ -102,7 +110,8 @@ class AnswerWriter:
         return self._bytes >= FLUSH_BYTES
 
     async def flush(self) -> None:
-        """Moves the answers so far to the store, off the loop; raises StoreError, and then the log stays."""
+        """Moves the answers so far to the store, off the loop; raises StoreError, and then the log stays, or
+        ModelError, and then nothing of them does."""
         async with self._busy:
             self._log()
             journal, answers = self._journal, self._pending
@@ -111,7 +120,12 @@ class AnswerWriter:
                 return
             self._journal, self._pending, self._bytes = None, [], 0
             try:
+                await asyncio.to_thread(self._check)
                 segment = await asyncio.to_thread(self._kept.write, answers)
+            except ModelError:
+                if journal is not None:
+                    journal.remove()
+                raise
             except BaseException:
                 if journal is not None:
                     journal.release()

@@ -28,6 +28,7 @@ from tasks.models.errors import AccessDenied, ModelError, RequestError
 from tasks.models.records import Codec, InferenceOptions, PartitionResponses, Transport
 from tasks.models.registry import PROVIDERS, is_reference
 from tasks.models.statements import Statement, statement
+from tasks.serving.weights import KnownWeights
 from tasks.usercode.load import load_function
 
 if TYPE_CHECKING:
@@ -159,6 +160,11 @@ class Provider(ABC, Generic[C]):
         common = {"tokenizer": model.tokenizer, "max_length": model.max_length, "reasoning": thinking or None}
         said = {name: value for name, value in common.items() if value is not None}
         return {"type": model.type, **said, **self.facts()}
+
+    def known_weights(self) -> KnownWeights | None:
+        """The weights on this machine that it answers from, as they are now; None where there are none, or
+        the config says what stands for them in keys. Raises ConfigError."""
+        return None
 
     def version(self, _kind: RequestKind) -> int:
         """Of what encodes requests of a kind: from 2 on it is in their keys."""

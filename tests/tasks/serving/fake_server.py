@@ -29,6 +29,8 @@ def main() -> None:
     parser.add_argument("--child", action="store_true", help="start a child that ignores SIGTERM")
     told = parser.parse_args()
     broken = told.path / "broken.txt"
+    text = (told.adapter or told.path) / "answer.txt"
+    Handler.text = text.read_text() if text.exists() else ""
     if any(lives(pid) for pid in started(told)):
         note(told, "beside")
     note(told, "start")
@@ -80,6 +82,7 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     told: Any
     began: float
+    text: str
     requests = 0
 
     def do_GET(self) -> None:
@@ -109,7 +112,7 @@ class Handler(BaseHTTPRequestHandler):
         return time.monotonic() - self.began < float(self.told.errors)
 
     def answer(self, _body: Any) -> str:
-        return ((self.told.adapter or self.told.path) / "answer.txt").read_text()
+        return self.text
 
     def reply(self, status: int, document: Any) -> None:
         content = json.dumps(document).encode()

@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -226,6 +227,14 @@ def a_model(base: Path, adapter: Path, preset: str) -> ModelConfig:
     )
 
 
+def test_a_folder_that_is_removed_while_its_server_answers_was_read_before(base: Path, adapter: Path) -> None:
+    running = RunningServer("m", "http://127.0.0.1:9/v1", "a server's own")
+    first = at_server(a_model(base, adapter, "vllm"), running, base)
+    base.rename(base.with_name("moved"))
+    second = at_server(a_model(base, adapter, "vllm"), running, base)
+    assert (second.tokenizer, second.max_length) == (first.tokenizer, 64)
+
+
 def test_requests_go_to_the_adapter_with_its_own_tokenizer(base: Path, adapter: Path) -> None:
     running = RunningServer("m", "http://127.0.0.1:9/v1", "")
     sglang = at_server(a_model(base, adapter, "sglang"), running, base)
@@ -234,7 +243,8 @@ def test_requests_go_to_the_adapter_with_its_own_tokenizer(base: Path, adapter: 
     assert vllm.config.extra_body == {"top_k": 1}  # type: ignore[attr-defined]
     assert (vllm.tokenizer, vllm.max_length) == (str(base), 64)
     with_tokenizer(adapter)
-    assert at_server(a_model(base, adapter, "vllm"), running, base).tokenizer == str(adapter)
+    again = replace(running, folder="another server's")
+    assert at_server(a_model(base, adapter, "vllm"), again, base).tokenizer == str(adapter)
     found = _of_tokenizer(a_model(base, adapter, "vllm"))
     assert found is not None
     assert found.opened

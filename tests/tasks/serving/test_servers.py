@@ -1,5 +1,6 @@
 """A model's server starts, is ready, and is ended with everything that it started, whatever is killed."""
 
+import asyncio
 import json
 import os
 import signal
@@ -10,6 +11,7 @@ import threading
 import time
 import types
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +19,16 @@ import httpx
 import pytest
 
 from metrics.errors import ConfigError
+from tasks.models.errors import EndpointDead
+from tasks.models.records import Call, Reply
+from tasks.models.served import WatchedTransport
 from tasks.serving import launch, records, servers
 from tasks.serving import launch as launching
 from tasks.serving.config import ServeConfig
 from tasks.serving.launch import Launch, check_launch, order_for
 from tasks.serving.records import lives, marked, started
 from tasks.serving.servers import RunningServer, ServerFailed, end_leftovers, start_server, stop_server
+from tasks.serving.weights import known_weights
 
 FAKE = Path(__file__).with_name("fake_server.py")
 PROJECT = Path(__file__).resolve().parents[3]
@@ -186,6 +192,58 @@ def test_a_server_that_dies_is_started_again_at_its_address(serve: Callable[...,
 
     until(is_back)
     assert asked(server) == "42"
+
+
+def test_a_server_whose_weights_were_replaced_is_not_started_again(weights: Path) -> None:
+    known = known_weights(str(weights), weights.parent)
+    server = start_server(replace(a_launch(weights, "--die", "1"), known=known))
+    folder = Path(server.folder)
+    try:
+        (weights / "model.safetensors").write_bytes(b"others")
+        with pytest.raises(httpx.TransportError):
+            asked(server)
+        until(lambda: servers.failure_of(folder) is not None)
+        assert "were replaced after the run had begun" in str(servers.failure_of(folder))
+    finally:
+        stop_server(folder)
+
+
+@pytest.mark.parametrize("ends", [records.READY, records.FAILED])
+def test_a_reply_of_a_server_that_was_started_again_counts_once_its_weights_are_known(
+    tmp_path: Path, ends: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, looks = tmp_path / "server", []
+    folder.mkdir()
+    me = {"supervisor": os.getpid(), "supervisor_started": started(os.getpid())}
+
+    def tell(phase: str) -> None:
+        records.write(folder / records.STATE, records.State(phase=phase, **me))  # type: ignore[arg-type]
+
+    class Answering:
+        async def send(self, call: Call, timeout: float) -> Reply:
+            return Reply({}, 0.0)
+
+        async def close(self) -> None:
+            pass
+
+    async def look(_: float) -> None:
+        looks.append(servers.is_ready(folder))
+        tell(ends)
+
+    async def replies() -> None:
+        watched = WatchedTransport(Answering(), RunningServer("m", "http://x", str(folder)))
+        tell(records.READY)
+        await watched.send(Call("x", {}), 1)
+        tell(records.STARTING)
+        await watched.send(Call("x", {}), 1)
+
+    monkeypatch.setattr(asyncio, "sleep", look)
+    if ends == records.READY:
+        asyncio.run(replies())
+    else:
+        with pytest.raises(EndpointDead):
+            asyncio.run(replies())
+    assert looks == [False]
 
 
 def test_a_server_that_goes_on_dying_is_given_up(serve: Callable[..., RunningServer]) -> None:

@@ -12,7 +12,7 @@ from metrics.errors import ConfigError
 from tasks.serving import weights as module
 from tasks.serving.config import CheckpointsConfig, ServeConfig
 from tasks.serving.launch import server_identity
-from tasks.serving.weights import one_file, weights_digest, weights_identity
+from tasks.serving.weights import known_weights, one_file, weights_digest, weights_identity
 
 
 @pytest.fixture
@@ -207,3 +207,29 @@ def test_a_pattern_names_further_metadata() -> None:
     assert found == {"step": 5, "tokens": 1.5e9}
     with pytest.raises(ValueError, match="named group"):
         CheckpointsConfig(glob="*", pattern=r"\d+")
+
+
+def test_what_is_loaded_may_be_removed_and_not_overwritten(tmp_path: Path) -> None:
+    folder, link = tmp_path / "step-1", tmp_path / "latest"
+    folder.mkdir()
+    for name in ("a.safetensors", "b.safetensors"):
+        (folder / name).write_bytes(b"weights of " + name.encode())
+    link.symlink_to(folder)
+    known = known_weights("latest", tmp_path)
+    assert (known.replaced(), known.overwritten()) == (None, None)
+    (folder / "a.safetensors").unlink()
+    assert "not there" not in str(known.replaced())
+    assert known.replaced() is not None
+    assert known.overwritten() is None
+    (folder / "b.safetensors").write_bytes(b"others")
+    assert "were replaced after the run had begun" in str(known.overwritten())
+    other = tmp_path / "step-2"
+    folder.rename(tmp_path / "gone")
+    other.mkdir()
+    (other / "a.safetensors").write_bytes(b"weights of step 2")
+    link.unlink()
+    link.symlink_to(other)
+    assert "were replaced" in str(known.replaced())
+    assert known.overwritten() is None
+    link.unlink()
+    assert "are not there as they were" in str(known.replaced())

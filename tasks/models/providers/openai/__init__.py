@@ -28,7 +28,7 @@ from tasks.models.records import Call, Codec, Request, Transport
 from tasks.models.registry import provider
 from tasks.serving.launch import server_identity
 from tasks.serving.servers import RunningServer
-from tasks.serving.weights import weights_identity
+from tasks.serving.weights import KnownWeights, known_weights
 from tasks.store.home import named_path
 
 if TYPE_CHECKING:
@@ -81,11 +81,19 @@ class OpenAI(AskedProvider[EndpointConfig]):
         extra = {"extra_body": config.extra_body} if config.extra_body else {}
         named = {} if model.identity is None else {"identity": model.identity}
         if model.server is not None:
-            weights = named or weights_identity(str(model.path), self.base_dir, model.peft)
+            known = model.weights or self.known_weights()
+            weights = named if known is None else known.told
             server = server_identity(model.server, adapter=model.peft is not None or "adapter" in weights)
             return {"api": config.api, **weights, "server": server, **extra}
         address = named or {"base_url": config.base_url}
         return {"model": model.served_name, "api": config.api, **address, **extra}
+
+    def known_weights(self) -> KnownWeights | None:
+        """Those that are served here."""
+        model = self.model
+        if model.server is None or model.identity:
+            return None
+        return known_weights(str(model.path), self.base_dir, model.peft)
 
     @property
     def takes_chats(self) -> bool:
