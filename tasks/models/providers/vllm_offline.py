@@ -39,7 +39,7 @@ from tasks.models.providers.provider import Secret, ServedIdentity, ServedModel
 from tasks.models.records import Call, Codec, Reply, Transport
 from tasks.models.registry import provider
 from tasks.models.wire import ModelListing
-from tasks.serving.weights import hub_revision, local_path, weights_identity
+from tasks.serving.weights import KnownWeights, hub_revision, known_weights, local_path
 from tasks.store.keys import canonical_json
 
 PLACE: Final = "this process"
@@ -93,9 +93,17 @@ class VllmOffline(OpenAI):
 
     def facts(self) -> dict[str, Any]:
         """The weights, vLLM's version and what it is loaded with."""
-        config, named = self._options, self.model.identity
-        weights = {"identity": named} if named else weights_identity(self.model.served_name, self.base_dir)
+        config, known = self._options, self._known
+        weights = {"identity": self.model.identity} if known is None else known.told
         return {"api": config.api, **weights, "vllm": _version(), "engine": config.engine}
+
+    def known_weights(self) -> KnownWeights | None:
+        """Those that are loaded here."""
+        return None if self.model.identity else known_weights(self.model.served_name, self.base_dir)
+
+    @property
+    def _known(self) -> KnownWeights | None:
+        return self.model.weights or self.known_weights()
 
     @property
     def endpoint(self) -> EndpointConfig:
@@ -138,12 +146,12 @@ class VllmOffline(OpenAI):
     def served(self, _secret: Secret | None) -> Iterator[ServedModel[EndpointConfig]]:
         """Loads the weights, once a process; raises ModelError where that fails."""
         need_vllm(self.model.name)
-        with loaded(self.model.name, self._arguments()):
+        with loaded(self.model.name, self._arguments(), self._known):
             yield ServedModel(PLACE, self.model.served_name, self.endpoint)
 
     def transport(self, _served: ServedModel[EndpointConfig], _connections: int) -> Transport:
         """The weights that are loaded."""
-        return OfflineTransport(_key(self._arguments()), self._options.api)
+        return OfflineTransport(_key(self._arguments(), self._known), self._options.api)
 
     def _arguments(self) -> dict[str, Any]:
         """Those of ``vllm.LLM``."""
@@ -171,8 +179,9 @@ def _version() -> str | None:
         return None
 
 
-def _key(arguments: Mapping[str, Any]) -> bytes:
-    return canonical_json(arguments)
+def _key(arguments: Mapping[str, Any], known: KnownWeights | None) -> bytes:
+    """What tells loaded models apart: other weights may lie in the place of those that were loaded."""
+    return canonical_json([arguments, None if known is None else known.told])
 
 
 @dataclass
@@ -219,17 +228,18 @@ _loaded: Loaded | None = None
 
 
 @contextmanager
-def loaded(name: str, arguments: Mapping[str, Any]) -> Iterator[None]:
-    """A block in which a model is loaded. It stays until another one is wanted. Raises ModelError."""
+def loaded(name: str, arguments: Mapping[str, Any], known: KnownWeights | None) -> Iterator[None]:
+    """A block in which a model is loaded. It stays until another one is wanted. Raises ModelError, also
+    where what was loaded may be other weights than those that are ``known``."""
     global _loaded
-    key = _key(arguments)
+    key = _key(arguments, known)
     with _state:
         while _loaded is not None and _loaded.key != key and _loaded.users:
             _state.wait(LOOK_SECONDS)
             check_interrupted()
         if _loaded is None or _loaded.key != key:
             _unload()
-            _loaded = Loaded(key, _load(name, arguments))
+            _loaded = Loaded(key, _load(name, arguments, known))
         mine = _loaded
         mine.users += 1
     try:
@@ -240,14 +250,17 @@ def loaded(name: str, arguments: Mapping[str, Any]) -> Iterator[None]:
             _state.notify_all()
 
 
-def _load(name: str, arguments: Mapping[str, Any]) -> Any:
+def _load(name: str, arguments: Mapping[str, Any], known: KnownWeights | None) -> Any:
     import vllm
 
     try:
-        return vllm.LLM(**arguments)
+        llm = vllm.LLM(**arguments)
     except Exception as error:
         said = shortened(f"{type(error).__name__}: {error}")
         raise ModelError(f"model {name!r}: vLLM can't load {arguments['model']} ({said})") from error
+    if known is not None and (reason := known.replaced()) is not None:
+        raise ModelError(f"model {name!r}: {reason}")
+    return llm
 
 
 def _unload() -> None:

@@ -15,6 +15,7 @@ import pytest
 from tasks.models.config import ModelConfig
 from tasks.models.connection import probe
 from tasks.models.errors import ModelError
+from tasks.models.identity import settled_weights
 from tasks.models.providers import vllm_offline
 from tasks.models.providers.provider import provider_of
 from tests.tasks.models.conftest import word_problem
@@ -185,6 +186,30 @@ def test_requests_that_wait_go_to_vllm_together_and_the_weights_are_loaded_once(
     bench.ask(model(weights), problems(45))
     assert [(str(weights), None, 1)] == vllm.LOADED
     assert sum(len(texts) for texts, _, _ in asked(vllm)) == 45
+
+
+def test_weights_that_replaced_those_that_are_loaded_are_loaded_themselves(
+    vllm: ModuleType, weights: Path, bench: Any, problems: Any
+):
+    bench.ask(model(weights), problems(1))
+    (weights / "model.safetensors").write_bytes(b"others")
+    assert bench.ask(model(weights), problems(1)).tally.sent == 1
+    assert [path for path, _, _ in vllm.LOADED] == [str(weights)] * 2
+
+
+def test_weights_that_are_replaced_while_they_are_loaded_answer_nothing(
+    vllm: ModuleType, weights: Path, bench: Any, problems: Any, monkeypatch: pytest.MonkeyPatch
+):
+    load = vllm.LLM.__init__
+
+    def slow(*arguments: Any, **more: Any) -> None:
+        load(*arguments, **more)
+        (weights / "model.safetensors").write_bytes(b"others")
+
+    monkeypatch.setattr(vllm.LLM, "__init__", slow)
+    with pytest.raises(ModelError, match="were replaced after the run had begun"):
+        bench.ask(settled_weights(model(weights), Path()), problems(1))
+    assert vllm_offline._loaded is None
 
 
 def test_sampling_parameters_are_vllms_own_and_the_models_defaults_hold(
