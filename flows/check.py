@@ -12,6 +12,7 @@ from flows.command_line import command_line, examples, new_app
 from flows.config.schema import EvalConfig
 from metrics.errors import ConfigError, NightjarError
 from tasks.benchmarks.config import BenchmarkFields
+from tasks.datasets.config import UnfitItem
 
 MOST = 20
 """So many mistakes of one kind are listed."""
@@ -41,7 +42,8 @@ def checked(config: EvalConfig, overrides: Sequence[str] = ()) -> str:
 
     fields = benchmark_fields(config)
     found = check_dataset(config, fields, Selection(), overrides)
-    if mistakes := [*_lost_recordings(config, overrides), *islice(_not_rendered(fields), MOST)]:
+    unfit = islice(_not_rendered(config, fields, overrides), MOST)
+    if mistakes := [*_lost_recordings(config, overrides), *unfit]:
         raise ConfigError("\n".join(dict.fromkeys(mistakes)))
     said = [f"{config.name}: no mistakes, {plural(found.count, 'item')}"]
     if config.dataset is not None and config.dataset.path is not None:
@@ -66,8 +68,9 @@ def _lost_recordings(config: EvalConfig, overrides: Sequence[str]) -> Iterator[s
             yield located_message(written(config, overrides), problem)
 
 
-def _not_rendered(fields: BenchmarkFields) -> Iterator[str]:
+def _not_rendered(config: EvalConfig, fields: BenchmarkFields, overrides: Sequence[str]) -> Iterator[str]:
     """Why items can't be asked about, as messages: a template, a few-shot example, an image."""
+    from flows.config.checks import located_unfit
     from tasks.benchmarks.open import open_benchmark
 
     benchmark = open_benchmark(fields)
@@ -77,7 +80,10 @@ def _not_rendered(fields: BenchmarkFields) -> Iterator[str]:
             try:
                 list(benchmark.render(prompt, [item]))
             except NightjarError as error:
-                if (message := str(error)) not in said:
+                message = str(error)
+                if isinstance(error, UnfitItem):
+                    message = located_unfit(error, config, overrides)
+                if message not in said:
                     said.add(message)
                     yield message
 

@@ -34,6 +34,7 @@ from scorers.judge.config import JudgeConfig
 from scorers.metric_lists import SCORER_METRICS, refuse_without_scorer
 from tasks.benchmarks.config import PromptTemplate, SimulatedUser, template_texts
 from tasks.benchmarks.native import NativeBenchmark
+from tasks.datasets.config import UnfitItem
 from tasks.datasets.item import Benchmark, Item
 from tasks.datasets.items import check_source, open_dataset, row_places
 from tasks.inspecting import check_client, check_model
@@ -570,6 +571,14 @@ def written(config: EvalConfig, overrides: Sequence[str] = ()) -> YamlSource:
         except NightjarError:
             pass  # moved or edited since: the message then names the key alone
     return YamlSource(config.config_file or f"config '{config.name}'", {})
+
+
+def located_unfit(error: UnfitItem, config: EvalConfig, overrides: Sequence[str] = ()) -> str:
+    """The error with the place in the config of the template that does not fit the item."""
+    source = _told_apart(written(config, overrides), config)
+    places = (source.where(at) for at, text in _texts(config) if text == error.template)
+    where = next(places, None)
+    return f"{where}: {error}" if where is not None else str(error)
 
 
 def _told_apart(source: YamlSource, config: EvalConfig) -> YamlSource:

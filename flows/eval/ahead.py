@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING
 from flows.config.schema import EvalConfig, RunOptions
 from metrics.errors import NightjarError
 from tasks.benchmarks.config import BenchmarkFields
-from tasks.datasets.config import DatasetError
+from tasks.datasets.config import DatasetError, UnfitItem
 from tasks.datasets.items import FaultyRows
 from tasks.datasets.selection import Selection
 from tasks.models.providers.provider import provider_of
@@ -70,7 +70,7 @@ def check_dataset(
     ``overrides`` are those that the config was loaded with; ``seen`` is told now and then how many items were
     read; the rows are written into ``spool`` where there is one. Raises NightjarError for what can't be used.
     """
-    from flows.config.checks import check_templates, missing_references
+    from flows.config.checks import check_templates, located_unfit, missing_references
     from tasks.benchmarks.open import open_benchmark
 
     benchmark = open_benchmark(fields)
@@ -82,7 +82,10 @@ def check_dataset(
         return CheckedDataset([], 0, 0, None)
     if first is not None and not faults:
         check_templates(config, first, overrides)
-    missing = missing_references(config, benchmark, items if first is None else chain([first], items))
+    try:
+        missing = missing_references(config, benchmark, items if first is None else chain([first], items))
+    except UnfitItem as error:
+        raise DatasetError(located_unfit(error, config, overrides)) from error
     if faults:
         raise DatasetError("\n".join([*faults, *([] if missing is None else [missing.sentence])]))
     return CheckedDataset(kept.close(), kept.held, kept.count, missing)

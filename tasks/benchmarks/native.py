@@ -30,7 +30,7 @@ from tasks.benchmarks.prompts import (
     row,
     template_source,
 )
-from tasks.datasets.config import DatasetConfig, DatasetError
+from tasks.datasets.config import DatasetConfig, DatasetError, UnfitItem
 from tasks.datasets.item import Item, Rendered
 from tasks.datasets.items import dataset_digest, open_dataset, row_places
 from tasks.messages.chat import chat_text, checked_tools
@@ -69,7 +69,8 @@ class NativeBenchmark:
         return tuple(self._prompts)
 
     def render(self, prompt: str, items: Iterable[Item]) -> Iterator[Rendered]:
-        """What is asked about each item; raises DataError naming the item that a template does not fit."""
+        """What is asked about each item; raises DataError naming the item that a template does not fit, by
+        file and line where it has one."""
         return (self._rendered(self._prompts[prompt], item) for item in items)
 
     def dataset_digest(self) -> str:
@@ -114,10 +115,15 @@ class NativeBenchmark:
             try:
                 named = self._media.of([chat_text(chat.messages(item))])
             except DatasetError as error:
-                raise DatasetError(f"{self._place(item)}{error}") from error
+                raise self._placed(error, item) from error
             found = found or bool(named)
             total.update("\0".join([item.item_id, *(media.digest for media in named)]).encode() + b"\n")
         return total.hexdigest() if found else None
+
+    def _placed(self, error: DatasetError, item: Item) -> DatasetError:
+        """The error with the place of the item that it is about."""
+        template = error.template if isinstance(error, UnfitItem) else None
+        return UnfitItem(f"{self._place(item)}{error}", template=template)
 
     def _place(self, item: Item) -> str:
         dataset = self._dataset()
@@ -128,7 +134,10 @@ class NativeBenchmark:
 
     def references(self, item: Item) -> tuple[Any, ...]:
         """The acceptable answers of an item; none where it has no ground truth."""
-        return self._targets.references(item)
+        try:
+            return self._targets.references(item)
+        except UnfitItem as error:
+            raise self._placed(error, item) from error
 
     def prompt_warnings(self, items: Iterable[Item], seconds: float) -> list[str]:
         """A sentence for each prompt template that says the same of items that differ, and for each whose
@@ -230,6 +239,14 @@ class NativeBenchmark:
         return right[0]
 
     def _rendered(self, prompt: CompiledPrompt, item: Item) -> Rendered:
+        try:
+            return self._filled(prompt, item)
+        except UnfitItem as error:
+            if error.item is not item:  # a few-shot example, which may be of another file
+                raise
+            raise self._placed(error, item) from error
+
+    def _filled(self, prompt: CompiledPrompt, item: Item) -> Rendered:
         doc = row(item)
         if self._fields.output_type == "loglikelihood_rolling":
             text = self._document(prompt, item)
@@ -255,9 +272,10 @@ class NativeBenchmark:
                 media=media,
             )
         if len(references) != 1:
-            raise DatasetError(
+            raise UnfitItem(
                 f"item '{item.item_id}' has {len(references)} targets; loglikelihood scores exactly one "
-                "continuation"
+                "continuation",
+                item,
             )
         target = str(references[0])
         # The one choice there is: what is said per byte is said per byte of it, without the delimiter.
@@ -331,8 +349,8 @@ class NativeBenchmark:
             return prompt.template.text(item)
         references = self._targets.references(item)
         if len(references) != 1 or not isinstance(references[0], str):
-            raise DatasetError(
-                f"item '{item.item_id}': a rolling log-likelihood needs one text as its document"
+            raise UnfitItem(
+                f"item '{item.item_id}': a rolling log-likelihood needs one text as its document", item
             )
         return references[0]
 
@@ -371,7 +389,9 @@ class Tools:
         try:
             return checked_tools(self._template.value(item))
         except ValueError as error:
-            raise DatasetError(f"tools of item '{item.item_id}': {error}") from error
+            raise UnfitItem(
+                f"tools of item '{item.item_id}': {error}", item, self._template.source
+            ) from error
 
     def identity(self) -> dict[str, Any]:
         """What of them decides prompts besides the items; nothing where there are none."""
@@ -397,12 +417,16 @@ class Targets:
         if isinstance(self._choices, Template):
             found = self._choices.value(item)
             if not isinstance(found, list | tuple):
-                raise DatasetError(f"choices of item '{item.item_id}' must be a list, got {found!r}")
+                raise UnfitItem(
+                    f"choices of item '{item.item_id}' must be a list, got {found!r}",
+                    item,
+                    self._choices.source,
+                )
         else:
             found = [_filled(choice, item) for choice in self._choices or ()]
         if not found:
-            raise DatasetError(
-                f"item '{item.item_id}' has no choices; a multiple_choice item needs at least one"
+            raise UnfitItem(
+                f"item '{item.item_id}' has no choices; a multiple_choice item needs at least one", item
             )
         return tuple(str(choice) for choice in found)
 
@@ -414,8 +438,9 @@ class Targets:
         """
         values = self._values(item)
         if not values:
-            raise DatasetError(
-                f"item '{item.item_id}' has no target; multiple_choice needs the index or text of a choice"
+            raise UnfitItem(
+                f"item '{item.item_id}' has no target; multiple_choice needs the index or text of a choice",
+                item,
             )
         return tuple(_index(value, choices, item) for value in values)
 
@@ -468,7 +493,8 @@ def _index(value: Any, choices: Sequence[str], item: Item) -> int:
             return string.ascii_uppercase.index(text.upper())
         if text.isascii() and text.isdigit() and int(text) < len(choices):
             return int(text)
-    raise DatasetError(
+    raise UnfitItem(
         f"target {value!r} of item '{item.item_id}' is none of its choices: expected an index from 0 to "
-        f"{len(choices) - 1}, a letter, or one of {', '.join(map(repr, choices))}"
+        f"{len(choices) - 1}, a letter, or one of {', '.join(map(repr, choices))}",
+        item,
     )

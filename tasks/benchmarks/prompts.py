@@ -32,7 +32,7 @@ from tasks.benchmarks.config import (
     MessageTemplate,
     PromptTemplate,
 )
-from tasks.datasets.config import DatasetConfig, DatasetError
+from tasks.datasets.config import DatasetConfig, DatasetError, UnfitItem
 from tasks.datasets.item import Item
 from tasks.datasets.items import dataset_digest, open_dataset
 from tasks.messages.chat import SYSTEM_ROLES, Message, chat_text, checked_messages, content_text
@@ -111,12 +111,12 @@ class Template:
     def _failure(self, item: Item, error: Exception) -> DatasetError:
         if isinstance(error, jinja2.UndefinedError):
             has = ", ".join(item.data)
-            return DatasetError(
-                f"{self._label}: {error.message} in item '{item.item_id}'; its fields are {has}"
-            )
-        if isinstance(error, SecurityError):
-            return DatasetError(f"{self._label}: {error}: a template is no program; write a function instead")
-        return DatasetError(f"{self._label} fails on item '{item.item_id}': {type(error).__name__}: {error}")
+            said = f"{self._label}: {error.message} in item '{item.item_id}'; its fields are {has}"
+        elif isinstance(error, SecurityError):
+            said = f"{self._label}: {error}: a template is no program; write a function instead"
+        else:
+            said = f"{self._label} fails on item '{item.item_id}': {type(error).__name__}: {error}"
+        return UnfitItem(said, item, self.source)
 
 
 def required_names(source: str) -> set[str]:
@@ -240,11 +240,11 @@ class CompiledChat:
                 for one in self._messages
             ]
         except MediaError as error:
-            raise DatasetError(f"item '{item.item_id}': {error}") from error
+            raise UnfitItem(f"item '{item.item_id}': {error}", item) from error
         except ValueError as error:
             if isinstance(error, DatasetError):
                 raise
-            raise DatasetError(f"{self._label} of item '{item.item_id}': {error}") from error
+            raise UnfitItem(f"{self._label} of item '{item.item_id}': {error}", item) from error
 
     @property
     def may_hold_media(self) -> bool:

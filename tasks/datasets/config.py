@@ -115,6 +115,16 @@ class DatasetError(ConfigError):
     """A dataset, a template file or an item that can't be used; names the file and line, or the item."""
 
 
+class UnfitItem(DatasetError):
+    """An item that can't be asked about. ``item``: which, until its line is named; ``template``: the text of
+    the template that does not fit it, by which its key in the config is found."""
+
+    def __init__(self, message: str, item: object = None, template: str | None = None) -> None:
+        super().__init__(message)
+        self.item = item
+        self.template = template
+
+
 def parsed_json(text: bytes, where: str) -> Any:
     """JSON as Python writes it, NaN and Infinity included; raises DatasetError naming ``where``."""
     try:

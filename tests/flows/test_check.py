@@ -95,3 +95,24 @@ def test_every_item_that_a_template_does_not_fit_is_told_once(
     (tmp_path / "items.jsonl").write_text(ROWS + '{"question": "3+3?", "answer": "6"}\n')
     code, _, told = check(capsys, config(tmp_path, dataset="items.jsonl", prompt_template="{{hint}}"))
     assert (code, len(told.splitlines())) == (2, 2)
+
+
+def test_an_item_that_a_template_does_not_fit_is_named_by_its_line_and_the_templates_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "items.jsonl").write_text('{"q": "a", "a": "1"}\n\n{"q": "b"}\n')
+    written = "name: sums\ndataset: items.jsonl\nmodels: [{name: own, type: demo}]\n"
+    (tmp_path / "lacking.yaml").write_text(written + 'prompt_template: "{{q}}"\ntarget: "{{a}}"\n')
+    code, _, said = check(capsys, tmp_path / "lacking.yaml")
+    assert code == 2
+    assert said.startswith("error: lacking.yaml:5: items.jsonl:3: target: 'a' is undefined")
+
+    (tmp_path / "no_list.yaml").write_text(written + 'target: "{{q}}"\nprompt_template: "{{q.text}}"\n')
+    code, _, said = check(capsys, tmp_path / "no_list.yaml")
+    assert code == 2
+    places = [line.removeprefix("error: ").partition(": prompt_template: ")[0] for line in said.splitlines()]
+    assert places == ["no_list.yaml:5: items.jsonl:1", "no_list.yaml:5: items.jsonl:3"]
+
+    code, _, said = check(capsys, tmp_path / "no_list.yaml", "--set", "prompt_template='{{q.other}}'")
+    assert code == 2
+    assert said.startswith("error: --set prompt_template: items.jsonl:1: prompt_template: ")

@@ -269,7 +269,7 @@ def test_an_item_that_a_template_does_not_fit_is_named(tmp_path: Path, case: str
     keys, message = REFUSED_ITEMS[case]
     with pytest.raises(ConfigError) as refused:
         first(fields(tmp_path, **keys))
-    assert str(refused.value) == message
+    assert str(refused.value) == f"items.jsonl:1: {message}"
 
 
 def test_a_template_file_that_is_not_there_is_named(tmp_path: Path) -> None:
