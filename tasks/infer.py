@@ -24,7 +24,7 @@ from tasks.models.control import check_run
 from tasks.models.identity import EXPANDED
 from tasks.models.providers.provider import AnyProvider, provider_of
 from tasks.models.records import EVERY, InferenceOptions, Lookup, PartitionResponses, RequestTally
-from tasks.models.respond import count_missing, given_answers, kept_responses, respond
+from tasks.models.respond import MissingRequests, count_missing, given_answers, kept_responses, respond
 from tasks.models.served import room_of
 from tasks.processes.workers import workers
 from tasks.rows.running import RunningScore
@@ -271,7 +271,7 @@ def probe_model(setup: InferSetup, kind: RequestKind) -> tuple[dict[str, Any], s
 
 def missing_requests(
     step: Step[InferSetup], requests: Iterable[pa.RecordBatch], workspace: Workspace
-) -> tuple[int, int]:
+) -> tuple[MissingRequests, int]:
     """How many of the requests have no answer in the store yet, and how many there are."""
     setup, total = step.setup, 0
 
@@ -287,7 +287,7 @@ def missing_requests(
 
 def kept_rows(
     step: Step[InferSetup], requests: Iterable[pa.RecordBatch], workspace: Workspace
-) -> tuple[int, list[pa.RecordBatch]]:
+) -> tuple[MissingRequests, list[pa.RecordBatch]]:
     """How many of the requests have no answer in the store yet, and the rows of RESPONSES as they would be
     without asking: status infra_error where there is no answer."""
     setup, answers, asked = step.setup, AnswerStore(workspace.open()), list(requests)

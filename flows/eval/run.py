@@ -373,7 +373,7 @@ class Servers:
         if not finished(requests).is_completed():
             return JudgeServer()
         rows = self.run.workspace.open().batches(requests.result())
-        if not missing_requests(model.infer, rows, self.run.workspace)[0]:
+        if not missing_requests(model.infer, rows, self.run.workspace)[0].sent:
             return JudgeServer()
         self.release_judges()  # one at a time: another judge may be in its place
         step = self._step(setup)

@@ -422,8 +422,8 @@ def _print_forecast(out: "Console", entry: dict[str, Any]) -> None:
                 listed = " | ".join(map(repr, shown[name]))
                 out.print(f"  {'expected' if name == 'references' else name}: {listed}", markup=False)
     out.print(
-        f"{entry['benchmark']}: {entry['items']} items, {_to_send(requests)} requests to send, "
-        f"{requests['cached']} cached",
+        f"{entry['benchmark']}: {numbers.plural(entry['items'], 'item')}, {_to_send(requests, 'request')} "
+        f"to send, {_cached(requests)}",
         style="bold",
         markup=False,
     )
@@ -433,12 +433,12 @@ def _print_forecast(out: "Console", entry: dict[str, Any]) -> None:
         out.print(f"    asked with {told}", markup=False)
     for judge, count in entry["judges"].items():
         sent = f"{count['to_send']} of them" if count["to_send"] is not None else _DEPENDS
-        out.print(f"  {judge} judges: {sent}, {count['cached']} cached", markup=False)
+        out.print(f"  {judge} judges: {sent}, {_cached(count)}", markup=False)
     for user, expected in entry["expected_users"].items():
         out.print(f"  {user} as the user: {_expectation(expected, entry['currency'])}", markup=False)
     for turn in entry["turns"] if any(turn["turn"] > 1 for turn in entry["turns"]) else ():
         asked = f"{turn['model']} as the user" if turn["user"] else turn["model"]
-        said = f"{_to_send(turn)} to send, {turn['cached']} cached"
+        said = f"{_to_send(turn)} to send, {_cached(turn)}"
         out.print(f"  turn {turn['turn']}, {asked}: {said}", markup=False)
     for server in entry["servers"]:
         out.print(f"  {_server_line(server)}", markup=False)
@@ -460,10 +460,17 @@ def _print_forecast(out: "Console", entry: dict[str, Any]) -> None:
 _DEPENDS = "how many depends on the answers"
 
 
-def _to_send(count: dict[str, Any]) -> str:
+def _to_send(count: dict[str, Any], noun: str = "") -> str:
     """How many requests, where answers decide between which numbers."""
     most = count.get("to_send_at_most")
-    return f"{count['to_send']}" if most is None else f"at least {count['to_send']}, at most {most}"
+    said = f"{count['to_send']}" if most is None else f"at least {count['to_send']}, at most {most}"
+    return f"{said} {noun}" if noun and said == "1" else f"{said} {noun}s" if noun else said
+
+
+def _cached(count: dict[str, Any]) -> str:
+    """How many requests have an answer, and how many will get that of another."""
+    equal = count.get("equal", 0)
+    return f"{count['cached'] - equal} cached" + (f", {equal} equal to one to send" if equal else "")
 
 
 def _server_line(server: dict[str, Any]) -> str:
@@ -488,9 +495,11 @@ def _expectation(expected: dict[str, Any], currency: str | None) -> str:
     said = f"about {numbers.count(sent)}"
     if longest != sent:
         said += " or more" if longest is None else f" to {numbers.count(longest)}"
+    asked = (
+        numbers.plural(least, "request") if least == most else f"at least {least} and at most {most} requests"
+    )
     parts = [
-        (f"{least} requests" if least == most else f"at least {least} and at most {most} requests")
-        + (" in batches" if expected["by_batch"] else ""),
+        asked + (" in batches" if expected["by_batch"] else ""),
         f"{said} tokens sent",
     ]
     if answers is None:

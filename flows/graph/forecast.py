@@ -27,6 +27,7 @@ from tasks.ask import AskSetup
 from tasks.caching import Workspace, peek
 from tasks.infer import InferSetup, kept_rows, missing_requests
 from tasks.load import load
+from tasks.models.respond import MissingRequests
 from tasks.store.keys import Accounts, Answered, Step
 from tasks.store.storage import ArtifactRef, Store
 from tasks.turns import TurnSetup, ask_user, next_turn
@@ -39,17 +40,20 @@ class RequestCount:
     """Requests that would be sent and that are answered already.
 
     ``send`` is what surely would be, None where it takes responses to know; ``more`` may be sent besides, as
-    conversations go on.
+    conversations go on. Of the answered ones, ``equal`` have no answer yet: they are equal to one that would
+    be sent, whose answer is theirs.
     """
 
     send: int | None
     answered: int
     more: int = 0
+    equal: int = 0
 
     def __add__(self, other: "RequestCount") -> "RequestCount":
         known = self.send is not None and other.send is not None
         send = (self.send or 0) + (other.send or 0) if known else None
-        return RequestCount(send, self.answered + other.answered, self.more + other.more)
+        answered, more = self.answered + other.answered, self.more + other.more
+        return RequestCount(send, answered, more, self.equal + other.equal)
 
     @property
     def most(self) -> int | None:
@@ -59,7 +63,8 @@ class RequestCount:
     def as_dict(self) -> dict[str, int | None]:
         """As ``--dry-run --json`` prints it."""
         beyond = {"to_send_at_most": self.most} if self.more else {}
-        return {"to_send": self.send, **beyond, "cached": self.answered}
+        equal = {"equal": self.equal} if self.equal else {}
+        return {"to_send": self.send, **beyond, "cached": self.answered, **equal}
 
 
 NOTHING = RequestCount(0, 0)
@@ -200,12 +205,12 @@ class ForeseenAnswers(Foreseen):
         if asked.known is None:
             return RequestCount(None, 0)
         missing, total = self._missing
-        return RequestCount(missing + asked.sure, total - missing, more)
+        return RequestCount(missing.sent + asked.sure, total - missing.sent, more, missing.equal)
 
     @cached_property
     def missing(self) -> int:
         """Requests without an answer, of those that are known; nothing is where a run has asked for all."""
-        return 0 if self.kept is not None else self._missing[0]
+        return 0 if self.kept is not None else self._missing[0].sent
 
     @cached_property
     def so_far(self) -> Any:
@@ -224,14 +229,14 @@ class ForeseenAnswers(Foreseen):
         return sum(batch.column("status").to_pylist().count("infra_error") for batch in rows)
 
     @cached_property
-    def _missing(self) -> tuple[int, int]:
+    def _missing(self) -> tuple[MissingRequests, int]:
         if "_kept_rows" in self.__dict__:
             missing, rows = self._kept_rows
             return missing, sum(batch.num_rows for batch in rows)
         return missing_requests(self.step, self._asked(), self.workspace)
 
     @cached_property
-    def _kept_rows(self) -> tuple[int, list[pa.RecordBatch]]:
+    def _kept_rows(self) -> tuple[MissingRequests, list[pa.RecordBatch]]:
         return kept_rows(self.step, self._asked(), self.workspace)
 
     def _asked(self) -> Iterator[pa.RecordBatch]:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -83,29 +83,37 @@ def respond(
     return provider.responses(requests, options)
 
 
+class MissingRequests(NamedTuple):
+    """Requests without an answer: those that would be sent, and others ``equal`` to one of them."""
+
+    sent: int
+    equal: int = 0
+
+
 def count_missing(
     model: ModelConfig, requests: Iterable[pa.RecordBatch], answers: AnswerStore, options: InferenceOptions
-) -> int:
+) -> MissingRequests:
     """How many requests ``respond`` would send, sending none."""
     provider = provider_of(model, options.base_dir)
     if not isinstance(provider, AskedProvider):
-        return 0
-    return len(Inference.of(provider, answers, options).find_missing(requests))
+        return MissingRequests(0)
+    inference = Inference.of(provider, answers, options)
+    return MissingRequests(len(inference.find_missing(requests)), inference.equal)
 
 
 def kept_responses(
     model: ModelConfig, requests: Iterable[pa.RecordBatch], answers: AnswerStore, options: InferenceOptions
-) -> tuple[int, Iterator[pa.RecordBatch]]:
+) -> tuple[MissingRequests, Iterator[pa.RecordBatch]]:
     """How many requests ``respond`` would send, and the rows of what is kept, sending none: a request without
     an answer has a row with status infra_error."""
     provider = provider_of(model, options.base_dir)
     if not isinstance(provider, AskedProvider):
-        return 0, iter(provider.responses(requests, options).batches)
+        return MissingRequests(0), iter(provider.responses(requests, options).batches)
     source = rereadable(requests, options.journal_dir)
     inference = Inference.of(provider, answers, options)
     missing = inference.find_missing(source)
     rows = inference.rows(missing, GivenAnswers()).batches(source)
-    return len(missing), _closing(rows, source)
+    return MissingRequests(len(missing), inference.equal), _closing(rows, source)
 
 
 def given_answers(
@@ -125,7 +133,8 @@ def given_answers(
 class Inference:
     """One partition's requests to one model: which answers are kept, and what asking for the others came to.
 
-    ``asked`` are the keys of the requests that were handed to the engine.
+    ``asked`` are the keys of the requests that were handed to the engine; ``equal`` counts the requests
+    without an answer that repeat another one.
     """
 
     provider: AskedProvider[Any]
@@ -135,6 +144,7 @@ class Inference:
     lookup: Lookup
     state: InferenceState
     asked: set[bytes] = field(default_factory=set)
+    equal: int = 0
 
     @classmethod
     def of(cls, provider: AskedProvider[Any], answers: AnswerStore, options: InferenceOptions) -> "Inference":
@@ -197,7 +207,9 @@ class Inference:
             keys = [request.key for row in rows for request in row]
             tally.requests += len(keys)
             before = len(missing)
-            missing.update(key for key, there in zip(keys, kept.holds(keys), strict=True) if not there)
+            lacking = [key for key, there in zip(keys, kept.holds(keys), strict=True) if not there]
+            missing.update(lacking)
+            self.equal += len(lacking) - (len(missing) - before)
             tally.cached += len(keys) - (len(missing) - before)
         return missing
 

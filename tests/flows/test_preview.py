@@ -156,3 +156,18 @@ def test_what_is_known_to_fail_stops_a_run_unless_it_is_forced(
     assert f"warning: {said}" in forced.err
     statuses = {row["metric"]: row["status"] for row in forced.document["results"]}
     assert sorted(statuses.values()) == ["failed", "ok"]
+
+
+def test_requests_equal_to_one_that_would_be_sent_are_not_said_to_be_cached(
+    evaluate: Any, tmp_path: Path
+) -> None:
+    config = tmp_path / "same.yaml"
+    (tmp_path / "same.jsonl").write_text("".join(f'{{"q": {n}, "a": "1"}}\n' for n in range(12)))
+    config.write_text(
+        "name: same\ndataset: same.jsonl\nprompt_template: What is 1?\ntarget: '{{a}}'\n"
+        "models: [{name: demo, type: demo}]\nmetric_list: [exact_match]\n"
+    )
+    said = evaluate(config, "--dry-run").out
+    assert "same: 12 items, 1 request to send, 0 cached, 11 equal to one to send\n" in said
+    requests = evaluate(config, "--dry-run", "--json").document["requests"]
+    assert requests == {"to_send": 1, "cached": 11, "equal": 11}

@@ -94,11 +94,12 @@ class SameAnswers:
             if answers.total < self._options.min_samples or expected >= self._options.same_answer:
                 continue
             if times / answers.total >= self._options.same_answer:
+                least = "at least " if times < answers.total else ""
                 shown = answer if len(answer) <= 60 else f"{answer[:59]}…"
                 yield Diagnostic(
                     "same_answer",
                     "warning",
-                    f"{name}: {model} answers “{shown}” in at least {numbers.share(times, answers.total)} of "
+                    f"{name}: {model} answers “{shown}” in {least}{numbers.share(times, answers.total)} of "
                     f"{numbers.plural(answers.total, 'prediction')}, whatever is asked. Look at prompt and "
                     "filter.",
                     times,

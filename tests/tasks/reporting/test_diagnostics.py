@@ -155,6 +155,8 @@ def test_the_same_answer_whatever_is_asked() -> None:
     same = {"filters": {"strict-match": ["42"]}}
     found = findings(sample(n, **(same if n >= 5 else {})) for n in range(50))
     assert "“42” in at least 90 % of 50 predictions" in found["same_answer"].message
+    every = findings(sample(n, **same) for n in range(50))
+    assert "“42” in 100 % of 50 predictions" in every["same_answer"].message
     assert "same_answer" not in findings(sample(n, **same, references=["42"]) for n in range(50))
     assert "same_answer" not in findings(sample(n, **same) for n in range(5))
 
