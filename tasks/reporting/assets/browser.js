@@ -56,7 +56,8 @@ class Browser {
     const facets = Object.entries(index.facets).filter(([, { values }]) => values.length > 1);
     byId('facet-controls').replaceChildren(...facets.map(([name, { values }]) => {
       const select = element('select', { 'data-facet': name });
-      options(select, [['', `any`], ...values.map((value) => [value, value])]);
+      // A value may be empty, as `any` is: those of the data are told apart by a sign.
+      options(select, [['', 'any'], ...values.map((value) => [`=${value}`, value || '(empty)'])]);
       return element('label', {}, element('span', { text: name }), select);
     }));
   }
@@ -67,7 +68,7 @@ class Browser {
     const put = (name, value) => { if (value) query.set(name, value); };
     put('q', byId('search').value.trim());
     for (const name of ['pair', 'outcome', 'label', 'order']) put(name, byId(name).value);
-    for (const select of this.controls.querySelectorAll('[data-facet]')) put(`f.${select.dataset.facet}`, select.value);
+    for (const select of this.controls.querySelectorAll('[data-facet]')) if (select.value) query.set(`f.${select.dataset.facet}`, select.value.slice(1));
     this.apply(query, { controls: false });
   }
 
@@ -108,7 +109,10 @@ class Browser {
       const select = byId(name);
       select.value = this.query.get(name) ?? select.options[0]?.value ?? '';
     }
-    for (const select of this.controls.querySelectorAll('[data-facet]')) select.value = this.query.get(`f.${select.dataset.facet}`) ?? '';
+    for (const select of this.controls.querySelectorAll('[data-facet]')) {
+      const value = this.query.get(`f.${select.dataset.facet}`);
+      select.value = value === null ? '' : `=${value}`;
+    }
   }
 
   find() {

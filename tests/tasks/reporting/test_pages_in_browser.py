@@ -239,6 +239,26 @@ def test_outcomes_and_facets_narrow_the_list_as_the_scores_say(opened: Opened) -
     assert page.locator("#status").inner_text() == "5,276 samples"
 
 
+def test_an_empty_value_of_a_facet_can_be_chosen(browser: Any, tmp_path: Path) -> None:
+    whole = questions(tmp_path)
+
+    def samples() -> Iterator[SampleView]:
+        for sample in whole.samples():
+            yield dataclasses.replace(sample, facets={"topic": ("", "counting")[sample.doc_id % 4 == 0]})
+
+    write_report(dataclasses.replace(whole, samples=samples, picked=None), tmp_path / "report.html")
+    opened = Opened(browser, tmp_path / "report.html")
+    page = opened.ready()
+    page.select_option("[data-facet=topic]", label="(empty)")
+    assert page.locator("#status").inner_text() == "60 of 80 samples"
+    page.reload()
+    opened.ready()
+    assert page.locator("#status").inner_text() == "60 of 80 samples"
+    page.select_option("[data-facet=topic]", label="any")
+    assert page.locator("#status").inner_text() == "80 samples"
+    opened.context.close()
+
+
 def test_the_keyboard_is_enough(opened: Opened) -> None:
     page = opened.ready()
     page.keyboard.press("/")
@@ -954,7 +974,7 @@ def test_the_plots_of_many_models_show_the_best_ones(browser: Any, crowded: dict
     opened.context.close()
 
 
-@pytest.mark.parametrize("width", [390, 1280, 1920])
+@pytest.mark.parametrize("width", [360, 390, 1280, 1920])
 def test_a_night_of_more_models_than_benchmarks_has_a_line_a_model(
     browser: Any, tmp_path: Path, width: int
 ) -> None:
@@ -962,13 +982,17 @@ def test_a_night_of_more_models_than_benchmarks_has_a_line_a_model(
     cells = [{**cell, "verdict": "pass", "link": f"{model}/report.html"} for model in MANY]
     names = [f"benchmark-{number}" for number in range(6)]
     write_night(tmp_path / "suite.html", {
-        "title": "nightly", "run": "nightly-1", "said": "pass", "outcome": "pass", "baseline": "nightly-0",
-        "failed": [], "evaluated": 360, "asked": 10, "reused": 20, "models": MANY, "rows": [], "open": False,
+        "title": "nightly", "run": "nightly-1", "said": "pass", "outcome": "pass",
+        "baseline": f"nightly-{'0123456789abcdef' * 2}",
+        "failed": [], "evaluated": 360, "asked": 10, "kept": 0, "reused": 20, "models": MANY, "rows": [],
+        "open": False,
         "matrix": [{"benchmark": name, "pair": "acc,none", "cells": cells} for name in names], "notes": [],
     })  # fmt: skip
     opened = Opened(browser, tmp_path / "suite.html", viewport={"width": width, "height": 900})
     page = opened.ready()
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+    over = "boxes => boxes.filter(box => box.scrollWidth > box.clientWidth).length"
+    assert page.locator(".facts > div").evaluate_all(over) == 0, "a text runs into the box beside it"
     assert page.locator(".matrix tbody th").all_inner_texts() == MANY
     assert page.locator(".matrix thead th").count() == 7
     links = page.locator(".matrix tbody tr").nth(7).locator("a")
