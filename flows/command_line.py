@@ -95,7 +95,13 @@ def command_line(app: typer.Typer, arguments: Sequence[str] | None = None) -> No
     warnings.showwarning = show_warning
     _warned.clear()
     as_json = "--json" in (sys.argv[1:] if arguments is None else arguments)
-    with shown_safely(), _document_alone(as_json), _waits_told(), _interrupts() as interrupted:
+    with (
+        shown_safely(),
+        _document_alone(as_json),
+        _output_written(),
+        _waits_told(),
+        _interrupts() as interrupted,
+    ):
         try:
             app(arguments)
         except NightjarError as error:
@@ -147,6 +153,42 @@ def _kept_stdout(stream: TextIO) -> TextIO:
     except OSError:  # closed by who began the process
         return stream
     return cast(TextIO, EscapedStream(os.fdopen(kept, "w", encoding="utf-8")))
+
+
+@contextmanager
+def _output_written() -> Iterator[None]:
+    """A block at whose end all is written that a command had to say; else a line on stderr says why not, and
+    the exit code is 2, or the command's own where that is not 0."""
+    ended: BaseException | None = None
+    try:
+        yield
+    except (OSError, SystemExit) as raised:
+        ended = raised
+    if (refusal := _unwritten(lost=isinstance(ended, OSError))) is not None:
+        clear_status()
+        print(f"error: standard output can't be written: {refusal.strerror}", file=sys.stderr)
+        raise SystemExit((isinstance(ended, SystemExit) and ended.code) or REFUSED)
+    if ended is not None:
+        raise ended
+
+
+def _unwritten(lost: bool) -> OSError | None:
+    """Why standard output takes no more; what it still holds is dropped, or Python would try again at its
+    end. A pipe that nobody reads any more is no error: click ends the command then. ``lost``: something could
+    not be written, and an empty line tells whether it was this."""
+    stream = raw(_document or sys.stdout)
+    if getattr(stream, "closed", True):  # None where who began the process closed it
+        return None
+    try:
+        stream.write("\n" if lost else "")
+        stream.flush()
+    except BrokenPipeError:
+        return None
+    except OSError as error:
+        with open(os.devnull, "wb") as nothing:
+            os.dup2(nothing.fileno(), stream.fileno())
+        return error
+    return None
 
 
 @contextmanager

@@ -467,6 +467,20 @@ def test_what_an_encoding_lacks_is_written_out_in_commands_alone(
     assert stream.buffer.getvalue().startswith(b"better \\u2192 worse\n\\u2265 1\n")
 
 
+@pytest.mark.parametrize("arguments", [(), ("config",), ("--help",)])
+def test_a_standard_output_that_takes_nothing_is_told_in_a_line(arguments: tuple[str, ...]) -> None:
+    with open("/dev/full", "w") as full:
+        ran = subprocess.run(
+            [sys.executable, "-m", "flows.catalog", *arguments],
+            cwd=PROJECT,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    expected = "error: standard output can't be written: No space left on device\n"
+    assert (ran.returncode, ran.stderr) == (2, expected)
+
+
 TALKATIVE = """
 import multiprocessing, os, subprocess, sys
 from typing import Annotated
