@@ -181,16 +181,6 @@ def _digests(place: Path) -> dict[str, str]:
     return found
 
 
-def weights_mark(path: str, base_dir: Path, peft: str | None = None) -> str:
-    """One digest of what ``weights_identity`` tells."""
-    return mark_of(weights_identity(path, base_dir, peft))
-
-
-def mark_of(told: dict[str, Any]) -> str:
-    """One digest of a ``weights_identity``."""
-    return str(told["weights"]) if told.keys() == {"weights"} else digest(told)
-
-
 def hub_revision(path: str) -> tuple[str, str]:
     """A hub's name and its revision, a commit: the one it is written with, else the one that its branch or
     tag, ``main`` by default, has on this machine.
