@@ -11,8 +11,9 @@ import urllib.request
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
+from urllib.parse import urljoin, urlsplit
 
-from metrics.errors import NightjarError
+from metrics.errors import NightjarError, printable
 from tasks.history.nights import Night, Notice, find_night, read_nights, record_night, suites_with
 from tasks.store.claims import claim
 from tasks.store.storage import Store
@@ -34,10 +35,12 @@ def post_to(address: str) -> Post:
         headers = {"Content-Type": "application/json", "Idempotency-Key": str(message.get("key", ""))}
         try:
             request = urllib.request.Request(address, json.dumps(message).encode(), headers, method="POST")
-            with urllib.request.urlopen(request, timeout=POST_SECONDS):
+            with urllib.request.build_opener(_NoRedirect).open(request, timeout=POST_SECONDS):
                 return
         except urllib.error.HTTPError as error:
             reason = f"HTTP {error.code}"
+            if target := error.headers.get("Location"):
+                reason += f": redirected to {_site(address, target)}; set the address that it leads to"
             error.close()
         except (OSError, ValueError) as error:
             reason = str(getattr(error, "reason", error))
@@ -45,6 +48,22 @@ def post_to(address: str) -> Post:
         raise NotDelivered(f"the webhook did not take the message ({reason}); it is sent again later")
 
     return post
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """A redirected POST would become a GET without the message, which any page answers."""
+
+    def redirect_request(self, *_: Any) -> None:
+        """None: the redirect is the answer."""
+
+
+def _site(address: str, target: str) -> str:
+    """Scheme and host of a redirect's target: the rest of it may let its readers in."""
+    try:
+        parts = urlsplit(urljoin(address, target))
+    except ValueError:
+        return "what is no address"
+    return printable(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}")
 
 
 def message_of(notice: Notice) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """What a night leaves in its record, and that it tells people once what came of it, whoever delivers it."""
 
+import http.server
 import json
 import threading
 from collections.abc import Callable
@@ -28,6 +29,7 @@ from flows.suite.words import headline
 from tasks.history.nights import Night, NightEvaluation, find_night, past_nights, record_night
 from tasks.history.notices import NotDelivered, deliver, outstanding, post_to
 from tasks.store.storage import Store
+from tests.loopback import answering
 
 DEPLOYMENT = UUID("01a2022f-0000-70e6-ae1e-e78c36160d08")
 PAIRS = [{"benchmark": "sums", "pair": "exact_match,none", "verdict": "regression", "difference": -0.2}]
@@ -121,6 +123,34 @@ def test_who_can_not_be_reached_is_said_without_the_address() -> None:
     with pytest.raises(NotDelivered) as raised:
         post_to("http://127.0.0.1:9/secret-path")({"key": "k"})
     assert "secret-path" not in str(raised.value)
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_a_webhook_that_redirects_has_not_taken_the_message_and_its_target_is_named(status: int) -> None:
+    asked: list[str] = []
+
+    class Moved(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            asked.append("POST")
+            self.send_response(status)
+            self.send_header("Location", f"http://localhost:{self.server.server_address[1]}/secret-path")
+            self.end_headers()
+
+        def do_GET(self) -> None:
+            asked.append("GET")
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            """Silent."""
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Moved)
+    port = server.server_address[1]
+    with answering(server), pytest.raises(NotDelivered) as raised:
+        post_to(f"http://127.0.0.1:{port}/")({"key": "k"})
+    assert f"(HTTP {status}: redirected to http://localhost:{port}" in str(raised.value)
+    assert "secret" not in str(raised.value)
+    assert asked == ["POST"]
 
 
 def test_several_that_deliver_at_once_send_a_message_once(
