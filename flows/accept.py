@@ -43,6 +43,10 @@ def accept(store: Store, run_id: str, reason: str, by: str) -> Night:
     found = find_night(store, suite, run_id)
     if found is None or not found.ended or not all(entry.ok for entry in found.evaluations):
         raise ConfigError(f"night '{run_id}' is not complete; accept a night whose evaluations all succeeded")
+    if found.only is not None:
+        raise ConfigError(
+            f"night '{run_id}' is of a part of its suite; accept a night of all its evaluations"
+        )
     if found.stopped:
         raise ConfigError(f"night '{run_id}': {STOPPED}")
     acceptance = Acceptance(at=now(), by=by, reason=reason)

@@ -189,7 +189,7 @@ class PlannedNight:
     """A suite's evaluations with everything decided: ids, folders, store.
 
     ``run_id`` is this run's; ``night`` is the night that it asks in, which a run that goes on with an
-    unfinished one has from there.
+    unfinished one has from there. ``only`` is None where it leaves out no evaluation of the suite.
     """
 
     suite: SuiteConfig
@@ -200,6 +200,7 @@ class PlannedNight:
     baseline: str
     evaluations: tuple[PlannedEvaluation, ...]
     limit: int | None = None
+    only: tuple[str, ...] | None = None
 
     @property
     def slug(self) -> str:
@@ -208,7 +209,7 @@ class PlannedNight:
 
     def nights_called(self, baseline: str, past: Sequence[Night]) -> list[Night]:
         """The nights that ``baseline`` names among past ones. Raises ConfigError for none such."""
-        return baseline_nights(Store(self.store), past, baseline, self.suite.nights, self.limit)
+        return baseline_nights(Store(self.store), past, baseline, self.suite.nights, self.limit, self.only)
 
     @property
     def artifact_key(self) -> str:
@@ -243,8 +244,35 @@ def plan_night(suite: SuiteConfig, options: SuiteOptions, unique: str) -> Planne
             f"suite '{suite.name}': '{min(twice)}' is there twice; give the benchmarks names of their own"
         )
     folders = _folders(names)
-    chosen = [entry for entry in planned if options.only is None or entry.name in options.only]
-    return replace(night, evaluations=tuple(_placed(night, entry, folders[entry.name]) for entry in chosen))
+    chosen = planned if options.only is None else _chosen(planned, options.only)
+    placed = tuple(_placed(night, entry, folders[entry.name]) for entry in chosen)
+    return replace(night, evaluations=placed, only=_named_part(suite, planned, chosen))
+
+
+def _chosen(planned: Sequence[PlannedEvaluation], only: Sequence[str]) -> tuple[PlannedEvaluation, ...]:
+    return tuple(entry for entry in planned if entry.name in only)
+
+
+def _named_part(
+    suite: SuiteConfig, planned: Sequence[PlannedEvaluation], chosen: Sequence[PlannedEvaluation]
+) -> tuple[str, ...] | None:
+    """The names of the chosen evaluations, if others were left out. A checkpoint that is not evaluated in
+    this night is in another one, which is as whole."""
+    left_out = [entry for entry in planned if entry not in chosen]
+    if left_out and _checkpoints_come_and_go(suite):
+        left_out = [entry for entry in left_out if not _serves_weights(entry)]
+    return tuple(entry.name for entry in chosen) if left_out else None
+
+
+def _serves_weights(entry: PlannedEvaluation) -> bool:
+    models = entry.config.models if entry.config is not None else ()
+    return any(model.path is not None or model.peft is not None for model in models)
+
+
+def _checkpoints_come_and_go(suite: SuiteConfig) -> bool:
+    with suppress(NightjarError):  # what can't be read fails by itself
+        return bool(watched_models(suite))
+    return False
 
 
 def may_stop(night: PlannedNight, past: Sequence[Night], baseline: Sequence[Night] | None) -> PlannedNight:

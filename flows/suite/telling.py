@@ -66,7 +66,7 @@ def begin(planned: PlannedNight, due: str | None = None) -> BegunNight:
         again: dict[str, Any] = {}
     else:
         own, again = known, {"due": known.place, "attempt": known.attempt + 1}
-    about = {"suite_name": planned.suite.name, "limit": planned.limit}
+    about = {"suite_name": planned.suite.name, "limit": planned.limit, "only": planned.only}
     own = own.model_copy(update={**again, "ended": False, **about})
     past = tuple(nights_before(recorded.found.values(), own))
     try:
@@ -170,6 +170,7 @@ def leave_record(night: PlannedNight, state: State[Any], run: FlowRun) -> None:
         suite=night.slug,
         suite_name=night.suite.name,
         limit=night.limit,
+        only=night.only,
         run_id=night.run_id,
         started=started.isoformat(timespec="seconds") if started else "",
         evaluations=(),

@@ -123,7 +123,8 @@ class Night(BaseModel):
     """One run of a suite. ``suite`` is the folder of its records, ``suite_name`` the name in its file,
     None in records of before. ``verdict`` is the gate's, None where there was nothing to compare with;
     ``spending`` tells the nights apart that take parts of another alpha, or against another named baseline.
-    ``limit`` is how many of the first items the night was to ask at most, None for all of the suite's.
+    ``limit`` is how many of the first items the night was to ask at most, None for all of the suite's;
+    ``only`` names its evaluations where it left others of the suite out.
 
     A night is recorded when it is first due, with the baseline that its retries keep; ``ended`` says whether
     its outcome is known by now. ``due`` is None in records of before, whose nights were due as they started.
@@ -138,6 +139,7 @@ class Night(BaseModel):
     evaluations: tuple[NightEvaluation, ...]
     suite_name: str | None = None
     limit: int | None = None
+    only: tuple[str, ...] | None = None
     baseline: tuple[str, ...] = ()
     verdict: str | None = None
     spending: str | None = None
@@ -173,9 +175,12 @@ class Night(BaseModel):
         verdicts = (self.verdict, *(pair.verdict for pair in self.muted))
         return complete and all(verdict in (None, "pass") for verdict in verdicts)
 
-    def covers(self, limit: int | None) -> bool:
-        """Whether it asked what a night of this limit asks; one that somebody accepted stands for itself."""
-        return self.limit is None or self.accepted is not None or (limit is not None and limit <= self.limit)
+    def covers(self, limit: int | None, only: Sequence[str] | None) -> bool:
+        """Whether it asked what a night of this limit and these evaluations asks; one that somebody accepted
+        stands for itself, however many items it asked."""
+        items = self.limit is None or (limit is not None and limit <= self.limit)
+        evaluations = self.only is None or (only is not None and {*only} <= {*self.only})
+        return evaluations and (items or self.accepted is not None)
 
     @property
     def stopped(self) -> bool:
@@ -343,17 +348,23 @@ STOPPED: Final = "it stopped before it had asked all items, and is no baseline; 
 
 
 def baseline_nights(
-    store: Store, nights: Sequence[Night], baseline: str, count: int, limit: int | None = None
+    store: Store,
+    nights: Sequence[Night],
+    baseline: str,
+    count: int,
+    limit: int | None = None,
+    only: Sequence[str] | None = None,
 ) -> list[Night]:
     """The nights that ``baseline`` names among past ones, oldest first; none if there is no such night yet.
 
     ``last``; ``last-passed``; ``rolling``, the last ``count`` that passed; ``first``, the first that did; or
     the id of a suite's run, or of a single evaluation's. Of those that passed, the night that was accepted
     last takes the place of all that were due before it was accepted. A night that stopped before it had asked
-    all is none of them, nor is one that asked fewer of the first items than ``limit``. Raises ConfigError for
-    an id that nothing in the store has, or that of a night that stopped.
+    all is none of them, nor is one that asked fewer of the first items than ``limit``, or left out what
+    ``only`` names (None: the whole suite). Raises ConfigError for an id that nothing in the store has, or
+    that of a night that stopped.
     """
-    whole = [night for night in nights if not night.stopped and night.covers(limit)]
+    whole = [night for night in nights if not night.stopped and night.covers(limit, only)]
     passed = _candidates(whole)
     match baseline:
         case "last":

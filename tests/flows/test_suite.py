@@ -206,6 +206,64 @@ def test_a_night_of_the_first_items_is_no_baseline_of_one_that_asks_more(
     assert passed(6, None) == ("1", "1")
 
 
+@pytest.mark.parametrize(
+    ("baseline", "of_all", "of_one"),
+    [
+        ("last-passed", "2", "4"),
+        ("last", "2", "4"),
+        ("rolling", "2", "2 3 4"),
+        ("first", "2", "2"),
+        ("night-1", "1", "1"),  # somebody wants just that
+    ],
+)
+def test_a_night_of_some_evaluations_is_no_baseline_of_one_of_others_and_is_not_accepted(
+    write: Any, tmp_path: Path, baseline: str, of_all: str, of_one: str
+) -> None:
+    models = [{"name": name, "type": "demo"} for name in ("a", "b", "c")]
+    suite = load_suite(write(models=models, gate={"anchor": "first"}))
+    store = str(tmp_path / "store")
+
+    def passed(number: int, of: str = "abc", against: str = "last-passed") -> tuple[str, str]:
+        """Which nights this one and its anchor are held against; it passes."""
+        only = None if of == "abc" else tuple(f"sums × {name}" for name in of)
+        planned = plan_night(suite, SuiteOptions(store=store, only=only, baseline=against), f"{number}")
+        begun = begin(planned, f"2026-11-2{number}T02:30:00")
+        record_night(Store(store), begun.own.model_copy(update={"ended": True}))
+        names = [entry.run_id for entry in fixed_nights(planned, begun.past)]
+        return tuple(" ".join(own).replace("night-", "") for own in (begun.own.baseline, names))
+
+    assert [passed(1, "a"), passed(2)] == [("", ""), ("", "")]
+    assert passed(3, "ab") == ("2", "2")
+    assert passed(4, "abc", baseline) == (of_all, "2")
+    assert passed(5, "b", baseline) == (of_one, "2")
+    with pytest.raises(ConfigError, match="'night-1' is of a part of its suite"):
+        accept(Store(store), "night-1", "meant", "ada")
+    assert passed(6) == ("4", "2")
+
+
+def test_a_night_whose_options_name_every_evaluation_is_a_whole_one(write: Any, tmp_path: Path) -> None:
+    options = SuiteOptions(store=str(tmp_path / "store"), only=("sums × own",))
+    assert plan_night(load_suite(write()), options, "x").only is None
+
+
+def test_checkpoints_that_come_and_go_make_no_part_of_a_night(write: Any, tmp_path: Path) -> None:
+    new = {"name": "sft", "checkpoints": {"glob": "runs/step-*", "new_only": True}}
+    path = write(models=[{"name": "a", "type": "demo"}, new])
+    for step in (1, 2):
+        folder = tmp_path / "runs" / f"step-{step}"
+        folder.mkdir(parents=True)
+        (folder / "config.json").write_text("{}")
+        (folder / "model.safetensors").write_bytes(b"weights")
+
+    def partly(*names: str) -> tuple[str, ...] | None:
+        options = SuiteOptions(store=str(tmp_path / "store"), only=tuple(f"sums × {name}" for name in names))
+        return plan_night(load_suite(path), options, "x").only
+
+    assert partly("a", "sft-step-1") is None
+    assert partly("a", "sft-step-0") is None, "its trainer has removed it"
+    assert partly("sft-step-1") == ("sums × sft-step-1",)
+
+
 def test_nights_that_the_scheduler_makes_in_one_go_have_ids_of_their_own(write: Any) -> None:
     # Prefect's scheduler makes three runs ahead; the first 48 bits of their ids are the time of making.
     ids = [f"0199c0de-0000-7{end}00-8000-00000000000{end}" for end in (2, 0, 1)]
