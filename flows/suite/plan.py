@@ -221,6 +221,7 @@ def plan_night(suite: SuiteConfig, options: SuiteOptions, unique: str) -> Planne
     """The night's evaluations, benchmarks × models; ``unique`` is the same for a flow run and its retries.
 
     A benchmark whose config is refused becomes an evaluation that fails: the others are not its hostages.
+    Raises ConfigError for a name of ``only`` that no evaluation has.
     """
     run_id = run_id_of(suite.name, unique)
     night = PlannedNight(
@@ -244,12 +245,20 @@ def plan_night(suite: SuiteConfig, options: SuiteOptions, unique: str) -> Planne
             f"suite '{suite.name}': '{min(twice)}' is there twice; give the benchmarks names of their own"
         )
     folders = _folders(names)
-    chosen = planned if options.only is None else _chosen(planned, options.only)
+    chosen = planned if options.only is None else _chosen(suite, planned, options.only)
     placed = tuple(_placed(night, entry, folders[entry.name]) for entry in chosen)
     return replace(night, evaluations=placed, only=_named_part(suite, planned, chosen))
 
 
-def _chosen(planned: Sequence[PlannedEvaluation], only: Sequence[str]) -> tuple[PlannedEvaluation, ...]:
+def _chosen(
+    suite: SuiteConfig, planned: Sequence[PlannedEvaluation], only: Sequence[str]
+) -> tuple[PlannedEvaluation, ...]:
+    names = [entry.name for entry in planned]
+    unknown = next((name for name in only if name not in names), None)
+    if unknown is not None and not _checkpoints_come_and_go(suite):
+        said = f"suite '{suite.name}': only: there is no evaluation '{unknown}'{nearest(unknown, names)}"
+        refusals = (entry.refusal for entry in planned if entry.refusal is not None)
+        raise ConfigError("\n".join(dict.fromkeys((said, *refusals))))
     return tuple(entry for entry in planned if entry.name in only)
 
 

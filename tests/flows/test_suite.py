@@ -246,6 +246,15 @@ def test_a_night_whose_options_name_every_evaluation_is_a_whole_one(write: Any, 
     assert plan_night(load_suite(write()), options, "x").only is None
 
 
+def test_an_evaluation_that_the_suite_does_not_have_is_refused(write: Any, tmp_path: Path) -> None:
+    options = SuiteOptions(store=str(tmp_path / "store"), only=("sums × own", "sum × own"))
+    with pytest.raises(ConfigError, match=r"no evaluation 'sum × own'; did you mean 'sums × own'"):
+        plan_night(load_suite(write()), options, "x")
+    (tmp_path / "sums.yaml").write_text("{}")
+    with pytest.raises(ConfigError, match=r"no evaluation 'sums × own'.*\n.*sums.yaml"):
+        plan_night(load_suite(tmp_path / "suite.yaml"), options, "x")
+
+
 def test_checkpoints_that_come_and_go_make_no_part_of_a_night(write: Any, tmp_path: Path) -> None:
     new = {"name": "sft", "checkpoints": {"glob": "runs/step-*", "new_only": True}}
     path = write(models=[{"name": "a", "type": "demo"}, new])
