@@ -21,15 +21,7 @@ from flows.suite.plan import PlannedNight, SuiteOptions, load_suite, plan_night
 from metrics.errors import ConfigError, NightjarError
 from tasks.history.layout import Skipped
 from tasks.history.nights import Night, NightEvaluation, Notice, baseline_nights, nights_before, read_nights
-from tasks.history.notices import (
-    NotDelivered,
-    change_night,
-    deliver,
-    deliver_all,
-    now,
-    post_to,
-    with_notice,
-)
+from tasks.history.notices import change_night, deliver, now, post_to, send_each, with_notice
 from tasks.server import webhook_address
 from tasks.store.storage import Store
 
@@ -139,10 +131,8 @@ def tell(night: PlannedNight, earlier: Sequence[Night]) -> None:
         get_run_logger().info("nobody is told: NIGHTJAR_WEBHOOK is not set, and the server keeps no webhook")
         return
     store, post = Store(night.store), post_to(address)
-    deliver(store, night.slug, night.run_id, post)
-    _, failures = deliver_all(store, earlier, post)
-    if failures:
-        raise NotDelivered("; ".join(failures))
+    runs = (night.run_id, *(entry.run_id for entry in earlier))
+    send_each(lambda run_id: deliver(store, night.slug, run_id, post), runs)
 
 
 def record_night_stopped(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:

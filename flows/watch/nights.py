@@ -9,9 +9,9 @@ from flows.server.view import View
 from flows.suite.plan import SuiteConfig, SuiteOptions, load_suite, plan_night
 from metrics.errors import NightjarError
 from tasks.history.nights import SUITES, find_night
-from tasks.history.notices import Post, deliver, outstanding
+from tasks.history.notices import Post, deliver, outstanding, send_each
 from tasks.store.home import default_store, slug
-from tasks.store.storage import Store
+from tasks.store.storage import Entry, Store
 
 ENTRYPOINT: Final = "run_suite"
 
@@ -61,18 +61,20 @@ class Receipts:
 
     def deliver(self, watched: WatchedSuite, post: Post) -> int:
         """Sends what is outstanding of a suite; how much that was. Raises NotDelivered, StoreError."""
-        store, sent = Store(watched.store), 0
-        for entry in store.entries(watched.folder):
+        store = Store(watched.store)
+
+        def send(entry: Entry) -> int:
             name = entry.name.rpartition("/")[2]
             place = (watched.store, f"{watched.folder}/{name}")
             if not name.endswith(".json") or self.settled.get(place) == entry.token:
-                continue
+                return 0
             night = find_night(store, watched.slug, name.removesuffix(".json"))
             if night is not None and outstanding(night):
-                sent += deliver(store, watched.slug, night.run_id, post)
-                continue  # its record is another now
+                return deliver(store, watched.slug, night.run_id, post)  # its record is another now
             self.settled[place] = entry.token
-        return sent
+            return 0
+
+        return send_each(send, store.entries(watched.folder))
 
 
 def settle_night(run: Mapping[str, Any], post: Post | None) -> None:

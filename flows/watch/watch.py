@@ -16,7 +16,7 @@ from flows.watch import look, mend
 from flows.watch.look import Finding, Times
 from flows.watch.nights import Receipts, WatchedSuite, is_night, settle_night, suites_of
 from metrics.errors import NightjarError
-from tasks.history.notices import NotDelivered, Post, post_to
+from tasks.history.notices import NotDelivered, Post, post_to, send_each
 
 LOOKED: Final = "nightjar.watch.looked"
 """The event of every look: an automation of the server tells that it stays away."""
@@ -196,9 +196,14 @@ class Watch:
         post = self._post
         if post is None:
             return
-        for watched in {(suite.store, suite.folder): suite for suite in suites_of(view)}.values():
-            if self.receipts.deliver(watched, post):
+
+        def send(watched: WatchedSuite) -> int:
+            if sent := self.receipts.deliver(watched, post):
                 self.memory.delivered = self.memory_now()
+            return sent
+
+        suites = {(suite.store, suite.folder): suite for suite in suites_of(view)}
+        send_each(send, suites.values())
 
     def _silence(self, view: View) -> None:
         self._lasting(look.late_runs(view, self.times, self.memory.taken), "late:")

@@ -10,7 +10,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import urljoin, urlsplit
 
 from metrics.errors import NightjarError, printable
@@ -24,14 +24,22 @@ STALE: Final = timedelta(days=7)
 Post = Callable[[Mapping[str, Any]], None]
 
 
+Part = TypeVar("Part")
+
+
 class NotDelivered(NightjarError):
     """The webhook did not take a message."""
+
+
+class NotReached(NotDelivered):
+    """The webhook does not answer: no other message would reach it now."""
 
 
 def post_to(address: str) -> Post:
     """What posts a message to a webhook as JSON, and raises NotDelivered where that does not take it."""
 
     def post(message: Mapping[str, Any]) -> None:
+        refused: type[NotDelivered] = NotDelivered
         headers = {"Content-Type": "application/json", "Idempotency-Key": str(message.get("key", ""))}
         try:
             request = urllib.request.Request(address, json.dumps(message).encode(), headers, method="POST")
@@ -43,9 +51,9 @@ def post_to(address: str) -> Post:
                 reason += f": redirected to {_site(address, target)}; set the address that it leads to"
             error.close()
         except (OSError, ValueError) as error:
-            reason = str(getattr(error, "reason", error))
+            reason, refused = str(getattr(error, "reason", error)), NotReached
         # The address itself may let its readers in: it is in no log.
-        raise NotDelivered(f"the webhook did not take the message ({reason}); it is sent again later")
+        raise refused(f"the webhook did not take the message ({reason}); it is sent again later")
 
     return post
 
@@ -105,24 +113,32 @@ def deliver(store: Store, suite: str, run_id: str, post: Post) -> int:
         night = find_night(store, suite, run_id)
         if night is None:
             return 0
-        notices = outstanding(night)
-        for notice in notices:
+        told = night
+
+        def send(notice: Notice) -> int:
+            nonlocal told
             post(message_of(notice))
-            night = _with_receipt(night, notice)
-            record_night(store, night)
-        return len(notices)
+            told = _with_receipt(told, notice)
+            record_night(store, told)
+            return 1
+
+        return send_each(send, outstanding(night))
 
 
-def deliver_all(store: Store, nights: Iterable[Night], post: Post) -> tuple[int, tuple[str, ...]]:
-    """Sends what these nights have not told yet; how many messages went, and why others did not."""
-    sent, failures = 0, []
-    for night in nights:
-        if outstanding(night):
-            try:
-                sent += deliver(store, night.suite, night.run_id, post)
-            except NightjarError as error:
-                failures.append(f"{night.run_id}: {error}")
-    return sent, tuple(failures)
+def send_each(send: Callable[[Part], int], parts: Iterable[Part]) -> int:
+    """How much was sent of all parts. One that is refused keeps none behind it waiting; a webhook that does
+    not answer is not waited for once more. Raises NotDelivered with every reason, after the last part."""
+    sent, reasons = 0, dict[str, None]()
+    for part in parts:
+        try:
+            sent += send(part)
+        except NotReached:
+            raise
+        except NightjarError as error:
+            reasons[str(error)] = None
+    if reasons:
+        raise NotDelivered("; ".join(reasons))
+    return sent
 
 
 def receipts(store: Store) -> tuple[str | None, int]:

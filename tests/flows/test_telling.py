@@ -3,7 +3,7 @@
 import http.server
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,6 +14,7 @@ import pytest
 from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.states import Scheduled
 
+from flows.accept import accept
 from flows.suite.judging import judge_night
 from flows.suite.order import next_in_turn
 from flows.suite.plan import PlannedNight, SuiteOptions, load_suite, plan_night
@@ -163,6 +164,24 @@ def test_several_that_deliver_at_once_send_a_message_once(
         sent = list(pool.map(lambda _: deliver(store, "night", planned.run_id, post_to(webhook)), range(4)))
     assert sorted(sent) == [0, 0, 0, 1]
     assert len(told) == 1
+
+
+def test_a_message_that_the_webhook_refuses_keeps_no_other_of_its_night_waiting(plan: Any) -> None:
+    planned = plan("1")
+    ended(planned, 2)
+    store, taken = Store(planned.store), list[str]()
+    accept(store, planned.run_id, "meant", "ada")
+
+    def post(message: Mapping[str, Any]) -> None:
+        if message["key"].endswith(":regression"):
+            raise NotDelivered("the webhook did not take the message (HTTP 413); it is sent again later")
+        taken.append(message["text"])
+
+    for _ in range(2):
+        with pytest.raises(NotDelivered, match="HTTP 413"):
+            deliver(store, "night", planned.run_id, post)
+    assert taken == [f"{planned.run_id} was accepted by ada as the baseline of night: meant"]
+    assert [notice.key for notice in outstanding(record_of(planned))] == [f"{planned.run_id}:regression"]
 
 
 def test_a_retry_with_the_same_outcome_is_not_told_again_and_another_outcome_is(

@@ -20,7 +20,7 @@ from flows.watch.look import Times
 from flows.watch.watch import LOOKED, Watch
 from metrics.errors import ConfigError
 from tasks.history.nights import Night, Notice, find_night, record_night
-from tasks.history.notices import outstanding
+from tasks.history.notices import NotDelivered, outstanding
 from tasks.store.storage import Store
 
 NOW = datetime(2026, 11, 23, 12, 0, tzinfo=UTC)
@@ -621,6 +621,33 @@ def test_messages_that_nights_could_not_deliver_are_delivered_once(
     night = find_night(store, "night", "night-1")
     assert night is not None
     assert not outstanding(night)
+    assert watch.watch.memory.delivered is not None
+
+
+def test_a_message_that_the_webhook_refuses_keeps_no_other_night_or_suite_waiting(
+    watch: Looking, server: Server, suite: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    second = json.loads(Path(suite["suite"]).read_text()) | {"name": "other"}
+    (tmp_path / "other.yaml").write_text(json.dumps(second))
+    server.deployments.append(
+        server.deployments[0]
+        | {"id": str(uuid4()), "parameters": suite | {"suite": f"{tmp_path}/other.yaml"}}
+    )
+    for name, run_id in (("night", "a"), ("night", "b"), ("other", "c")):
+        notice = Notice(key=run_id, text="Worse", written=datetime.now(UTC).isoformat())
+        night = Night(suite=name, run_id=run_id, started=at(60), evaluations=(), notices=(notice,))
+        record_night(Store(suite["options"]["store"]), night)
+    asked: list[str] = []
+
+    def post(message: Any) -> None:
+        asked.append(message["key"])
+        if message["key"] == "a":
+            raise NotDelivered("the webhook did not take the message (HTTP 413); it is sent again later")
+
+    monkeypatch.setattr("flows.watch.watch.post_to", lambda address: post)
+    for minute in range(3):
+        assert watch.look(minute) is False, "it says that something was refused"
+    assert [asked.count(key) for key in "abc"] == [3, 1, 1]
     assert watch.watch.memory.delivered is not None
 
 
