@@ -25,6 +25,7 @@ from flows.compare.runs import STATE_NAMES, comparison_document
 from flows.eval.flow import evaluate, stopped_state, under_control
 from flows.server import own_flow
 from flows.suite.judging import JudgedNight, judge_night, to_confirm
+from flows.suite.names import dated
 from flows.suite.order import let_earlier_nights_go_first
 from flows.suite.page import about_night, write_page
 from flows.suite.plan import (
@@ -47,7 +48,7 @@ from flows.suite.telling import (
     record_night_stopped,
     tell,
 )
-from flows.suite.words import headline, night_document, noteworthy_pairs, summary_markdown
+from flows.suite.words import headline, night_document, noteworthy_pairs, summary_markdown, told_sentence
 from metrics.errors import NightjarError, printable
 from tasks.comparison.runs import open_night
 from tasks.history.nights import Night, NightEvaluation, Notice
@@ -66,10 +67,9 @@ MISSED_AFTER = timedelta(hours=26)
 
 
 def suite_run_name() -> str:
-    """Name of the flow run: the suite's file and the time that the night was due, so that names are in the
-    order of the nights."""
-    name, due = Path(str(flow_run.parameters.get("suite", "suite"))).stem, flow_run.scheduled_start_time
-    return f"{name} {due:%Y-%m-%d %H:%M}" + (f"{due::%S}" if due.second else "")
+    """Name of the flow run: the suite's file and the time that the night was due."""
+    name = Path(str(flow_run.parameters.get("suite", "suite"))).stem
+    return dated(name, flow_run.scheduled_start_time)
 
 
 @own_flow(
@@ -222,6 +222,7 @@ def judge(
     told_before = record_judged(night, judged.night, _notice(judged))
     _write(night, judged)
     sentence, page = printable(headline(judged)), summary_markdown(judged)
+    told = printable(told_sentence(judged))
     if_possible(
         lambda: create_markdown_artifact(
             page, key=f"suite-{night.artifact_key}", description=as_text(sentence)
@@ -229,7 +230,7 @@ def judge(
     )
     label_verdict(str(flow_run.id), judged.outcome, noteworthy_pairs(judged))
     if not told_before and judged.outcome not in (None, "pass"):
-        _emit(night, str(judged.outcome), sentence, verdict=judged.outcome, pairs=noteworthy_pairs(judged))
+        _emit(night, str(judged.outcome), told, verdict=judged.outcome, pairs=noteworthy_pairs(judged))
     return judged
 
 
@@ -241,9 +242,9 @@ def _notice(judged: JudgedNight) -> Notice | None:
         return None
     return notice(
         run,
-        judged.night.run_id,
+        judged.night,
         outcome or "incomplete",
-        f"{_state_name(judged)}: {printable(headline(judged))}",
+        f"{_state_name(judged)}: {told_sentence(judged)}",
         verdict=outcome,
         pairs=noteworthy_pairs(judged),
         cost=judged.night.cost,

@@ -2,6 +2,7 @@
 items where a pair is not of all."""
 
 from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime
 from typing import Any
 
 from flows.compare.runs import name_of, outcome_line
@@ -9,6 +10,11 @@ from tasks.comparison.compare import ComparedPair
 from tasks.comparison.matching import JoinedItems
 from tasks.comparison.runs import OutcomeChange
 from tasks.reporting.numbers import count, plural
+
+
+def dated(name: str, due: datetime) -> str:
+    """The name and when the night was due, so that names are in the order of the nights."""
+    return f"{name} {due:%Y-%m-%d %H:%M}" + (f"{due::%S}" if due.second else "")
 
 
 def is_several(benchmarks: Iterable[Any]) -> bool:

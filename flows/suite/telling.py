@@ -17,8 +17,9 @@ from prefect.exceptions import PrefectException
 from prefect.logging import get_logger
 from prefect.utilities.urls import url_for
 
+from flows.suite.names import dated
 from flows.suite.plan import PlannedNight, SuiteOptions, load_suite, plan_night
-from metrics.errors import ConfigError, NightjarError
+from metrics.errors import ConfigError, NightjarError, printable
 from tasks.history.layout import Skipped
 from tasks.history.nights import Night, NightEvaluation, Notice, baseline_nights, nights_before, read_nights
 from tasks.history.notices import change_night, deliver, now, post_to, send_each, with_notice
@@ -96,7 +97,7 @@ def record_judged(planned: PlannedNight, night: Night, notice: Notice | None) ->
 
 def notice(
     run: FlowRun,
-    run_id: str,
+    night: Night,
     outcome: str,
     said: str,
     *,
@@ -110,9 +111,12 @@ def notice(
     """
     if run.deployment_id is None:
         return None
+    # Prefect's own name of the run is a random one until it has begun, and knows the suite's file only.
+    due = run.expected_start_time
+    name = night.title if due is None else dated(night.title, due)
     return Notice(
-        key=f"{run_id}:{outcome}",
-        text=f"{run.name} ended {said}",
+        key=f"{night.run_id}:{outcome}",
+        text=printable(f"{name} ended {said}"),
         url=url_for("flow-run", obj_id=str(run.id)),
         verdict=verdict,
         pairs=tuple(dict(pair) for pair in pairs),
@@ -166,7 +170,7 @@ def leave_record(night: PlannedNight, state: State[Any], run: FlowRun) -> None:
         evaluations=(),
         ended=False,
     )
-    told = notice(run, night.run_id, str(state.name), reason)
+    told = notice(run, fresh, str(state.name), reason)
 
     def change(there: Night | None) -> Night:
         known = there or fresh

@@ -1,7 +1,7 @@
 """How a night is said: in a sentence, as a page in Markdown, as JSON, and what of its pairs is told."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -32,6 +32,8 @@ FLIPS = 10
 IDENTITY = "model identity"
 CHANGES = 4
 """Changes of a served model that a sentence names, at most."""
+TOLD_PAIRS = 3
+"""Pairs that a message names, at most: it holds all of them beside its text."""
 NOTABLE = 0.05
 """Level, over all pairs and all nights since the anchor, below which a drift is worth a line."""
 
@@ -79,6 +81,28 @@ def headline(judged: JudgedNight) -> str:
         rest = f" and {len(identities) - CHANGES} more" if len(identities) > CHANGES else ""
         sentences.append(f"the identity of a model changed: {'; '.join(identities[:CHANGES])}{rest}")
     return "; ".join(sentences)
+
+
+def told_sentence(judged: JudgedNight) -> str:
+    """The night as a message tells it: the pairs that did not pass, worst first, then its headline."""
+    base = judged.compared.base if judged.compared is not None else None
+    return "; ".join([*pair_sentences(noteworthy_pairs(judged), base), headline(judged)])
+
+
+def pair_sentences(pairs: Sequence[Mapping[str, Any]], base: str | None) -> Iterator[str]:
+    """What each of the first pairs came to, and how many there are besides; ``base`` is what a night is held
+    against, and needs no name."""
+    for pair in pairs[:TOLD_PAIRS]:
+        name = f"{pair['benchmark']} {pair['pair']}"
+        if pair["against"] != base:
+            name += f" against {pair['against']}"
+        said = pair["verdict"] + (f" ({shortened(pair['reason'])})" if pair["reason"] else "")
+        if (now := pair.get("candidate")) is not None:
+            before, change = numbers.number(pair["base"], now), numbers.signed(pair["difference"], now)
+            said = f"{before} → {numbers.number(now)} ({change}), {said}"
+        yield f"{name}: {said}"
+    if more := len(pairs[TOLD_PAIRS:]):
+        yield f"{numbers.plural(more, 'more pair')} did not pass"
 
 
 def _outcome_sentences(compared: ComparedRuns) -> Iterator[str]:

@@ -17,7 +17,14 @@ from flows.suite.judging import JudgedNight
 from flows.suite.page import about_night, write_page
 from flows.suite.plan import SuiteOptions, check_margins, check_suite, load_suite, plan_night
 from flows.suite.scores import night_sentences
-from flows.suite.words import headline, night_document, noteworthy_pairs, summary_markdown
+from flows.suite.words import (
+    headline,
+    night_document,
+    noteworthy_pairs,
+    pair_sentences,
+    summary_markdown,
+    told_sentence,
+)
 from metrics.errors import ConfigError
 from tasks.comparison.compare import Gate
 from tasks.comparison.matching import GroupKey, ItemGroup
@@ -166,6 +173,30 @@ def test_a_gated_pair_that_fails_on_its_first_night_decides_nothing_of_the_other
     assert night(failed="boom", metric="rouge1", pairs=pairs).outcome == "inconclusive"
     with pytest.raises(ConfigError, match="neither run has a pair 'rouge1,none'"):
         night(pairs=pairs)  # everything was evaluated, and nothing is called that
+
+
+def test_what_is_told_names_the_pairs_that_did_not_pass_with_their_numbers(night: Judge) -> None:
+    passed = night(margin=0.02)
+    assert told_sentence(passed) == headline(passed)
+    lost = night(wrong=range(60), margin=0.02)
+    (pair,) = noteworthy_pairs(lost)
+    said = told_sentence(lost)
+    assert said.startswith(f"sums {pair['pair']}: 1.0000 → 0.9400 (-0.0600), regression; 1 of 1 evaluations")
+    assert said.endswith(headline(lost))
+    undecided = night(failed="all refused", margin=0.02)
+    (pair,) = noteworthy_pairs(undecided)
+    assert told_sentence(undecided).startswith(f"sums {pair['pair']}: inconclusive ({pair['reason']}); ")
+    anchored = night(wrong=range(60), margin=0.02, anchor="first", baseline=lost.night.run_id)
+    said = "sums exact_match,none (own) against first: 1.0000 → 0.9400 (-0.0600), regression; "
+    assert told_sentence(anchored).startswith(said)
+
+
+def test_of_many_pairs_that_did_not_pass_the_first_are_told() -> None:
+    pair = {"pair": "exact_match,none", "against": "last-passed", "verdict": "regression", "reason": None,
+            "base": 1.0, "candidate": 0.9, "difference": -0.1}  # fmt: skip
+    said = [*pair_sentences([pair | {"benchmark": f"sums_{n}"} for n in range(6)], "last-passed")]
+    assert said[0] == "sums_0 exact_match,none: 1.0000 → 0.9000 (-0.1000), regression"
+    assert said[3:] == ["3 more pairs did not pass"]
 
 
 def test_the_headline_says_why_evaluations_failed_each_reason_once() -> None:

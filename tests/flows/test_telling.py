@@ -61,7 +61,9 @@ def due(hour: int) -> str:
 
 
 def run(deployment: UUID | None = DEPLOYMENT, **about: Any) -> FlowRun:
-    return FlowRun(id=uuid4(), flow_id=uuid4(), name="night 02:30", deployment_id=deployment, **about)
+    due = datetime(2026, 11, 23, 2, 30, tzinfo=UTC)
+    about = {"name": "uber-duck", "expected_start_time": due, **about}
+    return FlowRun(id=uuid4(), flow_id=uuid4(), deployment_id=deployment, **about)
 
 
 def ended(planned: PlannedNight, hour: int, verdict: str | None = "regression") -> Night:
@@ -69,7 +71,7 @@ def ended(planned: PlannedNight, hour: int, verdict: str | None = "regression") 
     begun = begin(planned, due(hour))
     night = begun.own.model_copy(update={"ended": True, "verdict": verdict})
     told = notice(
-        run(), planned.run_id, "regression", "Failed: lost", verdict=verdict, pairs=PAIRS, cost={"USD": 0.25}
+        run(), begun.own, "regression", "Failed: lost", verdict=verdict, pairs=PAIRS, cost={"USD": 0.25}
     )
     record_judged(planned, night, told if verdict == "regression" else None)
     return night
@@ -92,7 +94,7 @@ def test_a_night_posts_verdict_pairs_link_cost_and_key_and_has_a_receipt(
         tell.fn(planned, ())
     (message,) = told
     assert message["key"] == f"{planned.run_id}:regression"
-    assert message["text"] == "night 02:30 ended Failed: lost"
+    assert message["text"] == "night 2026-11-23 02:30 ended Failed: lost"
     assert (message["verdict"], message["pairs"], message["cost"]) == ("regression", PAIRS, {"USD": 0.25})
     assert {"url"} < set(message)
     (receipt,) = record_of(planned).notices
@@ -217,7 +219,7 @@ def test_a_night_that_was_stopped_is_recorded_and_told_once(
     for _ in range(2):
         record_night_stopped(None, stopped, state)  # type: ignore[arg-type]
     (message,) = told
-    assert message["text"] == f"night 02:30 ended {name}: its process is gone"
+    assert message["text"] == f"night 2026-11-23 02:30 ended {name}: its process is gone"
     assert (message["verdict"], message["pairs"]) == (None, [])
     night = record_of(planned)
     assert night.ended
@@ -252,7 +254,13 @@ def test_the_failure_of_a_night_that_was_judged_is_not_told_a_second_time(
 
 
 def test_a_run_by_hand_tells_nobody(plan: Any) -> None:
-    assert notice(run(deployment=None), "night-1", "regression", "Failed: lost") is None
+    assert notice(run(deployment=None), begin(plan("1")).own, "regression", "Failed: lost") is None
+
+
+def test_what_is_told_of_a_night_has_nothing_that_a_terminal_obeys(plan: Any) -> None:
+    state = State(type=StateType.CRASHED, name="Crashed", message="\x1b[2Jgone")
+    leave_record(plan("1"), state, run())
+    assert record_of(plan("1")).notices[0].text == "night 2026-11-23 02:30 ended Crashed: \\u001b[2Jgone"
 
 
 def test_the_baseline_of_a_night_is_fixed_when_it_is_first_due(plan: Any) -> None:

@@ -660,7 +660,7 @@ def test_a_night_whose_machine_died_is_recorded_and_told_by_the_watch(
     for minute in range(2):
         watch.look(minute)
     assert [(message["key"], message["text"]) for message in told] == [
-        (f"{planned.run_id}:Crashed", "nightly 02:30 ended Crashed: said so")
+        (f"{planned.run_id}:Crashed", "night 2026-11-23 11:55 ended Crashed: said so")
     ]
     night = find_night(Store(planned.store), "night", planned.run_id)
     assert night is not None
