@@ -154,7 +154,9 @@ def record_night_stopped(flow: Flow[..., Any], flow_run: FlowRun, state: State[A
 
 def leave_record(night: PlannedNight, state: State[Any], run: FlowRun) -> None:
     """Records that no evaluation of the night is complete, and what is told of it; once an attempt."""
-    reason = f"{state.name}: {state.message}"
+    # Prefect calls the hook while the run is being cancelled: it ends as Cancelled.
+    outcome = "Cancelled" if state.is_cancelling() else str(state.name)
+    reason = f"{outcome}: {state.message}"
     evaluations = tuple(
         NightEvaluation(name=entry.name, run_id=str(entry.options.run_id), ok=False, message=reason)
         for entry in night.evaluations
@@ -170,7 +172,7 @@ def leave_record(night: PlannedNight, state: State[Any], run: FlowRun) -> None:
         evaluations=(),
         ended=False,
     )
-    told = notice(run, fresh, str(state.name), reason)
+    told = notice(run, fresh, outcome, reason)
 
     def change(there: Night | None) -> Night:
         known = there or fresh

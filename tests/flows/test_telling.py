@@ -227,6 +227,18 @@ def test_a_night_that_was_stopped_is_recorded_and_told_once(
     assert [entry.message for entry in night.evaluations] == [f"{name}: its process is gone"]
 
 
+def test_a_night_that_is_being_cancelled_is_told_and_recorded_as_cancelled(plan: Any) -> None:
+    planned = plan("1")
+    state = State(type=StateType.CANCELLING, name="Cancelling", message="Flow run was cancelled.")
+    leave_record(planned, state, run())
+    night = record_of(planned)
+    (told,) = night.notices
+    assert (told.key, told.text) == (
+        f"{planned.run_id}:Cancelled", "night 2026-11-23 02:30 ended Cancelled: Flow run was cancelled."
+    )  # fmt: skip
+    assert [entry.message for entry in night.evaluations] == ["Cancelled: Flow run was cancelled."]
+
+
 def test_a_stopped_night_that_can_not_be_told_now_is_left_to_the_watch(
     suite: Path, plan: Any, webhook: str, refusing: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
