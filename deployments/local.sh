@@ -42,8 +42,9 @@ start_worker() {
     return
   fi
   mkdir -p "$home"
-  # A session of its own: it outlives this shell, and Ctrl-C here does not end it.
-  setsid prefect worker start --pool local --name "$(hostname)" >>"$home/worker.log" 2>&1 </dev/null &
+  # A session of its own: it outlives this shell, and Ctrl-C here does not end it. A shell starts what is in its background
+  # with SIGINT ignored, and a worker that is told to end interrupts itself.
+  setsid env --default-signal=INT prefect worker start --pool local --name "$(hostname)" >>"$home/worker.log" 2>&1 </dev/null &
   echo $! >"$home/worker.pid"
   # A moment passes before the process is the worker, and one that can't start ends soon.
   for _ in $(seq 100); do
@@ -68,9 +69,17 @@ stop_watch() {
   rm -f "$home/watch.pid"
 }
 
+# runs_of PROCESS...: those that are runs of flows.
+runs_of() {
+  for process in "$@"; do
+    ! grep -qz '^PREFECT__FLOW_RUN_ID=' "/proc/$process/environ" 2>/dev/null || echo "$process"
+  done
+}
+
 stop_worker() {
   if worker_runs; then
     pid="$(cat "$home/worker.pid")"
+    children="$(cat "/proc/$pid/task/"*/children 2>/dev/null || true)"
     kill -TERM "$pid"
     # It ends its runs first: a server that is gone before would keep them Running for ever.
     for _ in $(seq 600); do
@@ -83,6 +92,10 @@ stop_worker() {
     else
       echo "worker stopped"
     fi
+    # A run that it leaves would go on asking without anybody who can stop it.
+    for run in $(runs_of $children); do
+      kill -KILL "$run" 2>/dev/null && echo "a run of it killed (process $run)"
+    done
   fi
   rm -f "$home/worker.pid"
 }

@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,45 @@ def test_stop_ends_the_worker_before_the_server_and_waits_for_it(
     assert not (tmp_path / "watch.pid").exists()
     assert said.index("worker stopped") < said.index("stopped", said.index("worker stopped") + 14)
     assert not (tmp_path / "worker.pid").exists()
+
+
+WORKER = """
+import os, signal, subprocess, sys, time
+run = subprocess.Popen(["sleep", "1000"], env={**os.environ, "PREFECT__FLOW_RUN_ID": "r1"})
+open(os.environ["NIGHTJAR_HOME"] + "/run.pid", "w").write(str(run.pid))
+signal.signal(signal.SIGTERM, lambda *_: os.kill(os.getpid(), signal.SIGINT))  # as Prefect's worker does
+time.sleep(1000)
+"""
+
+
+def test_stop_ends_a_worker_that_interrupts_itself_and_the_runs_that_it_leaves(
+    tmp_path: Path, until: Callable[..., Any]
+) -> None:
+    home, commands = tmp_path / "home", tmp_path / ".venv" / "bin"
+    for folder in (home, commands, tmp_path / "deployments"):
+        folder.mkdir(parents=True)
+    shutil.copy(CHECKOUT / "deployments" / "local.sh", tmp_path / "deployments")
+    scripts = {
+        commands / "prefect": f"#!{sys.executable}\n{WORKER}",
+        commands / "python": "#!/bin/sh\n",
+        tmp_path / "deployments" / "work-pools.sh": "#!/bin/sh\n",
+    }
+    for place, text in scripts.items():
+        place.write_text(text)
+        place.chmod(0o755)
+
+    def local(command: str) -> str:
+        return subprocess.run(
+            [tmp_path / "deployments" / "local.sh", command], env={**os.environ, "NIGHTJAR_HOME": str(home)},
+            stdout=subprocess.PIPE, text=True, timeout=120, check=True,
+        ).stdout  # fmt: skip
+
+    local("worker")
+    until(lambda: (home / "run.pid").is_file() and (home / "run.pid").read_text(), "the worker has a run")
+    run = Path("/proc", (home / "run.pid").read_text())
+    said = local("stop")
+    assert "worker stopped" in said
+    until(lambda: not run.exists() or ") Z " in (run / "stat").read_text(), "its run has ended")
 
 
 @pytest.fixture
