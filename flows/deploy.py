@@ -5,6 +5,7 @@ A worker of the pool ``local`` runs it, from the folder that it was registered f
 one.
 """
 
+import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -38,28 +39,43 @@ def deploy_command(
 
     loaded = load_suite(suite)
     check_suite(loaded, SuiteOptions())
-    schedule = schedule_of(cron, timezone)
+    schedule, name = schedule_of(cron, timezone), name_of(loaded.name if name is None else name)
     from flows.server import link, serving
 
     with serving() as ui:
-        deployment = register(name or loaded.name, suite.resolve(), schedule)
-        print(f"registered suite/{name or loaded.name}: {cron} {timezone}")
+        deployment = register(name, suite.resolve(), schedule)
+        print(f"registered suite/{name}: {cron} {timezone}")
         print(f"Prefect: {link(f'{ui}/deployments/deployment/{deployment}')}")
     print(f"a worker of the pool '{POOL}' runs it: make worker starts one")
 
 
+def name_of(deployment: str) -> str:
+    """The deployment's name; raises ConfigError for one that Prefect does not take."""
+    from prefect.types.names import BANNED_CHARACTERS
+
+    if not deployment.strip():
+        raise ConfigError("a name without a letter; give the deployment another with --name")
+    if banned := [sign for sign in BANNED_CHARACTERS if sign in deployment]:
+        signs = " ".join(banned)
+        raise ConfigError(f"the name '{deployment}' holds {signs}; give the deployment another with --name")
+    return deployment
+
+
 def schedule_of(cron: str, timezone: str) -> Any:
-    """The schedule; raises ConfigError for what is no cron expression or no time zone."""
+    """The schedule; raises ConfigError for what is no cron expression or no time zone, and for a day that
+    never comes. A sixth field would be seconds."""
     from prefect.schedules import Cron
     from prefect.server.schemas.schedules import CronSchedule
+    from pydantic import ValidationError
 
     try:
-        CronSchedule(cron=cron, timezone=timezone)
+        if len(cron.split()) != 5 and not cron.startswith("@"):
+            raise ValueError(f"{len(cron.split())} fields")
+        asyncio.run(CronSchedule(cron=cron, timezone=timezone).get_dates(1))
     except ValueError as error:
-        said = str(error).splitlines()
-        reason = next((line.strip() for line in said if "Value error" in line), said[-1])
+        said = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
         raise ConfigError(
-            f"--cron {cron!r} --timezone {timezone}: {reason.removeprefix('Value error, ')}; expected five "
+            f"--cron {cron!r} --timezone {timezone}: {said.removeprefix('Value error, ')}; expected five "
             "fields such as '30 2 * * *', and a zone such as Europe/Berlin"
         ) from error
     return Cron(cron, timezone=timezone, slug="nightjar")

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from flows.deploy import main as deploy
+from flows.deploy import schedule_of
 from flows.init import FILES, main
 from tests.flows.conftest import Evaluate, as_new_process, own
 
@@ -69,7 +70,16 @@ def test_a_suite_is_registered_with_its_schedule_and_replaced(
 
 
 @pytest.mark.parametrize(
-    "given", [["--cron", "at night"], ["--cron", "30 2 * * *", "--timezone", "Mars/Olympus"]], ids=str
+    "given",
+    [
+        ["--cron", "at night"],
+        ["--cron", "61 2 * * *"],
+        ["--cron", "30 2 * * * *"],  # a sixth field would be seconds: sixty nights in a minute
+        ["--cron", "30 2 * * * * 2020"],
+        ["--cron", "0 0 31 2 *"],
+        ["--cron", "30 2 * * *", "--timezone", "Mars/Olympus"],
+    ],
+    ids=str,
 )
 def test_a_schedule_that_is_none_is_refused(
     given: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -78,4 +88,23 @@ def test_a_schedule_that_is_none_is_refused(
     with pytest.raises(SystemExit) as ended:
         deploy([str(tmp_path / "x" / "suite.yaml"), *given])
     assert ended.value.code == 2
-    assert "expected five fields such as '30 2 * * *'" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "expected five fields such as '30 2 * * *'" in said
+    assert "type=" not in said
+
+
+@pytest.mark.parametrize("cron", ["30 2 * * 1-5", "@daily"])
+def test_a_schedule_is_five_fields_or_a_name(cron: str) -> None:
+    assert schedule_of(cron, "UTC").cron == cron
+
+
+@pytest.mark.parametrize("name", ["a/b", "50%", "   "])
+def test_a_deployment_whose_name_prefect_does_not_take_is_refused(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    init(tmp_path / "x")
+    suite = str(tmp_path / "x" / "suite.yaml")
+    with pytest.raises(SystemExit) as ended:
+        deploy([suite, "--cron", "30 2 * * *", "--name", name])
+    assert ended.value.code == 2
+    assert "give the deployment another with --name" in capsys.readouterr().err
