@@ -136,3 +136,7 @@ input_tokens
 output_tokens
 model_usage
 total_time
+
+# Prefect gives a pool of processes what they begin with
+_._initializer
+_._initargs
