@@ -140,3 +140,6 @@ total_time
 # Prefect gives a pool of processes what they begin with
 _._initializer
 _._initargs
+
+# urllib asks for it
+_.redirect_request
