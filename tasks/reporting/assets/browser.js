@@ -56,7 +56,7 @@ class Browser {
     const facets = Object.entries(index.facets).filter(([, { values }]) => values.length > 1);
     byId('facet-controls').replaceChildren(...facets.map(([name, { values }]) => {
       const select = element('select', { 'data-facet': name });
-      // A value may be empty, as `any` is: those of the data are told apart by a sign.
+      // A value may be empty, as `any` is: those of the data have a sign before them.
       options(select, [['', 'any'], ...values.map((value) => [`=${value}`, value || '(empty)'])]);
       return element('label', {}, element('span', { text: name }), select);
     }));
