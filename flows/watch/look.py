@@ -3,11 +3,13 @@
 Each ``look`` takes the server as it is now and the times that are waited, and changes nothing.
 """
 
+import asyncio
 import json
 import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,6 +25,7 @@ USUAL: Final = {"MISSED": "26h", "LATE": "10m", "WORKER": "5m", "PROCESS": "5m",
 UNITS: Final = {"s": 1, "m": 60, "h": 3600}
 WAITING: Final = ("AwaitingConcurrencySlot", "AwaitingRetry", "Resuming")
 """Names of scheduled states in which a run waits for something else than a worker."""
+DAY_SECONDS: Final = 86_400.0
 UNTOLD_SECONDS: Final = 20.0
 """A run that ended has so long to tell it itself."""
 AGAIN_SECONDS: Final = 25.0
@@ -126,13 +129,32 @@ def missed_nights(view: View, times: Times) -> Iterator[Finding]:
         if any(night["state_type"] in UNDER_WAY for night in nights):
             continue
         last = max([str(night["end_time"]) for night in nights if night.get("end_time")], default=None)
-        if view.age(last or deployment.get("created")) > times.seconds["MISSED"]:
+        since = last or deployment.get("created")
+        if view.age(since) > times.seconds["MISSED"] and any(
+            _was_due(plan.get("schedule"), moment(since), view.now, times) for plan in plans
+        ):
             said = f"No night of {deployment['name']} has ended for {times.words['MISSED']}"
             yield Finding(
                 f"missed:{deployment['id']}:{last or 'never'}",
                 f"{said}: is it scheduled, and is there a worker?",
                 view.link("deployments/deployment", str(deployment["id"])),
             )
+
+
+def _was_due(schedule: Any, since: datetime | None, now: datetime, times: Times) -> bool:
+    """Whether a schedule had a night begin since then that has had its time to end: what the usual wait
+    leaves of a day."""
+    from prefect.server.schemas.schedules import SCHEDULE_TYPES
+    from pydantic import TypeAdapter
+
+    if since is None or not schedule:
+        return True
+    until = now - timedelta(seconds=max(0.0, times.seconds["MISSED"] - DAY_SECONDS))
+    try:
+        plan = TypeAdapter(SCHEDULE_TYPES).validate_python(schedule)
+        return bool(asyncio.run(plan.get_dates(1, start=since, end=until)))
+    except ValueError:  # one that this version of Prefect does not know, or without another date
+        return True
 
 
 UNDER_WAY: Final = ("PENDING", "RUNNING", "PAUSED", "CANCELLING")

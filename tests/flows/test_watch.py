@@ -428,6 +428,18 @@ def test_a_night_under_way_is_not_missed_and_an_inactive_schedule_is_not_waited_
     assert told == []
 
 
+@pytest.mark.parametrize(("hours", "missed"), [(27, False), (33, False), (35, True)])
+def test_a_weekly_night_is_missed_once_one_that_was_due_has_not_ended(
+    watch: Looking, server: Server, told: list[dict[str, Any]], hours: int, missed: bool
+) -> None:
+    weekly = {"cron": "30 2 * * 0", "timezone": "UTC"}  # NOW is 33.5 hours after a night was due
+    server.deployments[0]["schedules"] = [{"active": True, "schedule": weekly}]
+    server.runs.clear()
+    server.add("COMPLETED", hours * 60)
+    watch.look()
+    assert bool(told) == missed
+
+
 def test_a_pool_without_a_worker_is_told_once_and_anew_when_it_happens_again(
     watch: Looking, server: Server, told: list[dict[str, Any]]
 ) -> None:
