@@ -101,7 +101,10 @@ def _slots(view: View) -> Iterator[Diagnosis]:
         held += limit["active_slots"]
         if kind != "deployment" or not limit["active_slots"]:
             continue
-        holders = [run for run in view.runs(*ACTIVE) if str(run.get("deployment_id")) == deployment]
+        # A run that waits for its retry sleeps in its process, and keeps its place.
+        waiting = [run for run in view.runs("SCHEDULED") if run["state"]["name"] == "AwaitingRetry"]
+        active = (*view.runs(*ACTIVE), *waiting)
+        holders = [run for run in active if str(run.get("deployment_id")) == deployment]
         if limit["active_slots"] > len(holders):
             taken = f"{limit['active_slots']} of {limit['limit']}"
             said = f"{taken} of {_name(view, deployment)}, by {len(holders)} runs"

@@ -68,6 +68,15 @@ def test_a_server_that_is_well_needs_nothing(server: Server, tmp_path: Path) -> 
     assert bad(server, tmp_path) == []
 
 
+@pytest.mark.parametrize(("name", "holds"), [("AwaitingRetry", True), ("Scheduled", False)])
+def test_a_run_that_waits_for_its_retry_holds_its_place(
+    server: Server, tmp_path: Path, name: str, holds: bool
+) -> None:
+    server.runs["SCHEDULED"] = [RUN | {"state": {"name": name}}]
+    server.slots = 1
+    assert (bad(server, tmp_path) == []) == holds
+
+
 def test_each_trouble_is_said_with_what_to_do(server: Server, tmp_path: Path) -> None:
     server.version = "3.0.0"
     server.runs = {"PENDING": [RUN | {"state": {"timestamp": ago(600)}}], "RUNNING": [RUN]}
