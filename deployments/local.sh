@@ -21,7 +21,7 @@ use_server() {
 # runs NAME WORDS: whether the process of NAME.pid lives and is what WORDS say.
 runs() {
   [ -f "$home/$1.pid" ] && kill -0 "$(cat "$home/$1.pid")" 2>/dev/null &&
-    tr '\0' ' ' <"/proc/$(cat "$home/$1.pid")/cmdline" 2>/dev/null | grep -q "$2"
+    tr '\0' ' ' 2>/dev/null <"/proc/$(cat "$home/$1.pid")/cmdline" | grep -q "$2"
 }
 
 worker_runs() { runs worker "worker start"; }

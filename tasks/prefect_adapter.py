@@ -47,7 +47,7 @@ from prefect.task_runners import ProcessPoolTaskRunner, ThreadPoolTaskRunner
 from prefect.utilities.callables import ParameterSchema, parameter_schema
 from pydantic import TypeAdapter
 
-from tasks.models.control import interrupted
+from tasks.processes.endings import interrupted
 from tasks.processes.workers import exit_with_parent
 
 P = ParamSpec("P")

@@ -30,10 +30,10 @@ from flows.plan.stopping import all_asked
 from metrics.errors import ASCII, ConfigError
 from tasks.caching import Workspace
 from tasks.models.config import ModelConfig, leaves_thought_open
-from tasks.models.control import interrupted
 from tasks.models.identity import model_identity
 from tasks.models.providers.provider import provider_of
 from tasks.models.providers.replay import ReplayConfig
+from tasks.processes.endings import interrupted
 from tasks.server import secret
 from tasks.serving.weights import local_path
 from tasks.store.errors import FileDamaged, FileMissing

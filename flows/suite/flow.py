@@ -54,7 +54,8 @@ from tasks.comparison.runs import open_night
 from tasks.history.nights import Night, NightEvaluation, Notice
 from tasks.history.notices import outstanding
 from tasks.messages.markdown import as_text
-from tasks.models.control import RunControl, interrupted
+from tasks.models.control import RunControl
+from tasks.processes.endings import interrupted
 from tasks.server import if_possible, label_verdict, retry_until_up
 from tasks.store.home import private_folder
 from tasks.store.storage import Store

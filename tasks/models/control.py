@@ -14,9 +14,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from metrics.errors import NightjarError
-
-interrupted = threading.Event()
-"""Set to stop all inference of the process: what is answered is kept, what is in flight is dropped."""
+from tasks.processes.endings import interrupted
 
 
 class Interrupted(NightjarError):

@@ -1,5 +1,5 @@
 """What is ended, too, where a run's process is ended in the middle of everything: jobs of a queue, files for
-them, a run's mark in the store.
+them, a run's mark in the store. And that a process is to ask no more.
 
 Ctrl-C ends the process without waiting for what its threads do, so that no block of it comes to its end.
 """
@@ -12,6 +12,8 @@ from typing import TypeVar
 
 T = TypeVar("T")
 _open: list[ExitStack] = []
+interrupted = threading.Event()
+"""Set to stop all inference of the process: what is answered is kept, what is in flight is dropped."""
 
 
 @contextmanager

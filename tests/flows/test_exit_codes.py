@@ -18,8 +18,7 @@ from flows.eval import session
 from flows.eval.__main__ import main as eval_main
 from flows.server import __main__ as server
 from flows.suite.__main__ import main as suite_main
-from tasks.models.control import interrupted
-from tasks.processes.endings import ended_with_process
+from tasks.processes.endings import ended_with_process, interrupted
 from tests.flows.conftest import PROJECT
 
 Evaluate = Callable[..., Any]

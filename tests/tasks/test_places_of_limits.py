@@ -12,9 +12,9 @@ import pytest
 
 from tasks import server
 from tasks.infer import InferSetup
-from tasks.models import control
 from tasks.models.config import ErrorBudget, ModelConfig, RunLimits, SampleParams
 from tasks.models.control import Interrupted, controlled
+from tasks.processes.endings import interrupted
 from tasks.server import lease
 
 GIVEN = {"lease_id": str(uuid4()), "limits": [{"id": str(uuid4()), "name": "gpu", "limit": 2}]}
@@ -121,7 +121,7 @@ def of_a_run(tmp_path: Path) -> Iterator[InferSetup]:
         model=model, sampling=SampleParams(), errors=ErrorBudget(), limits=RunLimits(), prices={},
         base_dir=str(tmp_path), run_id="held-elsewhere",
     )  # fmt: skip
-    control.interrupted.clear()
+    interrupted.clear()
 
 
 def waiting(setup: InferSetup, client: Client, end: Callable[[], None]) -> list[str]:
@@ -147,7 +147,7 @@ def waiting(setup: InferSetup, client: Client, end: Callable[[], None]) -> list[
 
 
 def test_an_interruption_ends_the_wait_for_places(use: Use, of_a_run: InferSetup) -> None:
-    (said,) = waiting(of_a_run, use(Client(free=0)), control.interrupted.set)
+    (said,) = waiting(of_a_run, use(Client(free=0)), interrupted.set)
     assert said.startswith("inference was interrupted")
 
 

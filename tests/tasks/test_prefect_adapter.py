@@ -139,7 +139,7 @@ def test_a_runners_cluster_can_be_ended_before_its_block() -> None:
         assert waiting.result() is True
 
 
-HEARING = "__import__('tasks.models.control').models.control.interrupted.wait(60)"
+HEARING = "__import__('tasks.processes.endings').processes.endings.interrupted.wait(60)"
 
 
 @pytest.mark.parametrize(

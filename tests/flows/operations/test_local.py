@@ -70,7 +70,8 @@ def test_stop_ends_a_worker_that_interrupts_itself_and_the_runs_that_it_leaves(
         folder.mkdir(parents=True)
     shutil.copy(CHECKOUT / "deployments" / "local.sh", tmp_path / "deployments")
     scripts = {
-        commands / "prefect": f"#!{sys.executable}\n{WORKER}",
+        tmp_path / "worker.py": WORKER,
+        commands / "prefect": f"#!/bin/sh\nexec '{sys.executable}' '{tmp_path / 'worker.py'}' \"$@\"\n",
         commands / "python": "#!/bin/sh\n",
         tmp_path / "deployments" / "work-pools.sh": "#!/bin/sh\n",
     }
