@@ -881,7 +881,7 @@ def test_a_night_of_60_benchmarks_by_3_models_is_a_page(browser: Any, tmp_path: 
     write_night(tmp_path / "suite.html", {
         "title": "nightly", "run": "nightly-1", "said": "regression", "outcome": "regression",
         "baseline": "nightly-0", "failed": [{"name": "broken", "message": "E" * 900}], "evaluated": 179,
-        "asked": 10, "reused": 20, "models": models, "matrix": matrix, "rows": rows, "open": False,
+        "asked": 10, "kept": 0, "reused": 20, "models": models, "matrix": matrix, "rows": rows, "open": False,
         "notes": ["N" * 900],
     })  # fmt: skip
     opened = Opened(browser, tmp_path / "suite.html", viewport={"width": width, "height": 900})
