@@ -3,7 +3,8 @@
 Both count insertions, deletions and substitutions by ``levenshtein``, over any two sequences.
 """
 
-from collections.abc import Hashable, Sequence
+import math
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ JIWER = "Morris et al. 2004; jiwer and evaluate"
     batched=True,
     aggregation="wer",
     higher_is_better=False,
-    bounds=(0.0, float("inf")),
+    bounds=(0.0, math.inf),
     source=JIWER,
 )
 def wer(references: Sequence[Sequence[Any]], predictions: Sequence[Any]) -> Scores:
@@ -52,14 +53,16 @@ def wer_aggregation() -> Aggregation:
     def read(values: Sequence[Any]) -> Scores:
         return wer(*read_text_pairs(values, "wer"))
 
+    return edit_rate("wer", _rate, read)
+
+
+def edit_rate(
+    name: str, rate: Callable[[Total, Count], Floats], read: Callable[[Sequence[Any]], Scores]
+) -> Aggregation:
+    """The aggregation of edits over words, added up: ``rate`` takes both sums, ``read`` what a user's
+    function gives of a sample."""
     return Aggregation(
-        "wer",
-        k=2,
-        compute=_rate,
-        read=read,
-        weight=(1,),
-        bounds=(0.0, float("inf")),
-        higher_is_better=False,
+        name, k=2, compute=rate, read=read, weight=(1,), bounds=(0.0, math.inf), higher_is_better=False
     )
 
 

@@ -161,7 +161,7 @@ def _same_value(answer: Any, gold: Any) -> bool:
             return False
         try:
             gold = type(answer)(gold)  # type: ignore[call-arg]
-        except ValueError:
+        except (ArithmeticError, TypeError, ValueError):
             return False
     return bool(answer == gold)
 

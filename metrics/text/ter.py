@@ -13,6 +13,7 @@ import numpy as np
 from metrics.aggregation import Aggregation, Count, Total, aggregation_factory
 from metrics.errors import MetricError
 from metrics.registry import metric
+from metrics.text.edits import edit_rate
 from metrics.text.inputs import hypotheses, read_text_pairs, reference_lists
 from metrics.types import Floats, Ints, Scores
 
@@ -73,15 +74,7 @@ def ter_aggregation(
             case_sensitive=case_sensitive,
         )
 
-    return Aggregation(
-        "ter",
-        k=2,
-        compute=_rate,
-        read=read,
-        weight=(1,),
-        bounds=(0.0, float("inf")),
-        higher_is_better=False,
-    )
+    return edit_rate("ter", _rate, read)
 
 
 def _rate(total: Total, n: Count) -> Floats:

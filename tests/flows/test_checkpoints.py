@@ -1,6 +1,7 @@
 """Suites over checkpoints: what is new is evaluated, once, when it is whole."""
 
 import json
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,9 @@ from flows.plan.build import make_plan
 from flows.suite import __main__ as command
 from flows.suite.plan import SuiteOptions, load_suite, plan_night
 from metrics.errors import ConfigError
+
+Step = Callable[[], object]
+Watch = Callable[[Iterable[Step]], list[list[str]]]
 
 
 @pytest.fixture
@@ -111,11 +115,38 @@ def test_weights_that_replace_those_under_evaluation_are_new(suite: Path, tmp_pa
     assert evaluated(plan_night(load_suite(suite), options(tmp_path), "two")) == []
 
 
-def test_watching_evaluates_each_checkpoint_once_when_it_is_whole(
-    suite: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    looks: list[list[str]] = []
-    steps = iter(
+@pytest.fixture
+def watch(suite: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[list[str]]]:
+    """Watches the suite, with a step between two looks each, until there is none: what its nights
+    evaluated."""
+
+    def watched(steps: Iterable[Step], failing: str | None = None) -> list[list[str]]:
+        looks: list[list[str]] = []
+        left = iter(steps)
+
+        def wait(_: float) -> None:
+            step = next(left, None)
+            if step is None:
+                raise KeyboardInterrupt
+            step()
+
+        def run(chosen: Any) -> tuple[int, bool]:
+            night = plan_night(load_suite(suite), chosen, f"night {len(looks)}")
+            looks.append(evaluated(night))
+            sound = [entry for entry in night.evaluations if failing is None or failing not in entry.name]
+            complete(replace(night, evaluations=tuple(sound)))
+            return (0, True) if failing is None else (1, False)
+
+        monkeypatch.setattr(command.time, "sleep", wait)
+        with pytest.raises(KeyboardInterrupt):
+            command._watch(load_suite(suite), options(tmp_path), run)
+        return looks
+
+    return watched
+
+
+def test_watching_evaluates_each_checkpoint_once_when_it_is_whole(watch: Watch, tmp_path: Path) -> None:
+    looks = watch(
         [
             lambda: None,  # the second look finds it as it was
             lambda: checkpoint(tmp_path, 200, b"half"),
@@ -124,29 +155,12 @@ def test_watching_evaluates_each_checkpoint_once_when_it_is_whole(
             lambda: None,
         ]
     )
-
-    def wait(_: float) -> None:
-        step = next(steps, None)
-        if step is None:
-            raise KeyboardInterrupt
-        step()
-
-    def run(chosen: Any) -> tuple[int, bool]:
-        night = plan_night(load_suite(suite), chosen, f"night {len(looks)}")
-        looks.append(evaluated(night))
-        complete(night)
-        return 0, True
-
-    monkeypatch.setattr(command.time, "sleep", wait)
-    with pytest.raises(KeyboardInterrupt):
-        command._watch(load_suite(suite), options(tmp_path), run)
     assert looks == [["sums × m-step-100"], ["sums × m-step-200"]]
 
 
 def test_watching_goes_on_beside_checkpoints_that_are_being_written_or_removed(
-    suite: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    watch: Watch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looks: list[list[str]] = []
     half = tmp_path / "runs" / "step-200"
     half.mkdir()
     (half / "config.json").write_text("{}")
@@ -156,7 +170,7 @@ def test_watching_goes_on_beside_checkpoints_that_are_being_written_or_removed(
         raise FileNotFoundError("step-100")
 
     files = command._files
-    steps = iter(
+    looks = watch(
         [
             lambda: None,
             lambda: (half / "model.safetensors").write_bytes(b""),
@@ -166,79 +180,36 @@ def test_watching_goes_on_beside_checkpoints_that_are_being_written_or_removed(
             lambda: None,
         ]
     )
-
-    def wait(_: float) -> None:
-        step = next(steps, None)
-        if step is None:
-            raise KeyboardInterrupt
-        step()
-
-    def run(chosen: Any) -> tuple[int, bool]:
-        night = plan_night(load_suite(suite), chosen, f"night {len(looks)}")
-        looks.append(evaluated(night))
-        complete(night)
-        return 0, True
-
-    monkeypatch.setattr(command.time, "sleep", wait)
-    with pytest.raises(KeyboardInterrupt):
-        command._watch(load_suite(suite), options(tmp_path), run)
     assert looks == [["sums × m-step-100"], ["sums × m-step-200"]]
 
 
 def test_watching_outlives_a_suite_that_is_being_saved_when_a_night_begins(
-    suite: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    suite: Path, watch: Watch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    looks: list[list[str]] = []
     whole = suite.read_text()
-    steps = iter(
+    looks = watch(
         [lambda: suite.write_text("name: [half"), lambda: None, lambda: suite.write_text(whole), lambda: None]
     )
-
-    def wait(_: float) -> None:
-        step = next(steps, None)
-        if step is None:
-            raise KeyboardInterrupt
-        step()
-
-    def run(chosen: Any) -> tuple[int, bool]:
-        night = plan_night(load_suite(suite), chosen, f"night {len(looks)}")
-        looks.append(evaluated(night))
-        complete(night)
-        return 0, True
-
-    monkeypatch.setattr(command.time, "sleep", wait)
-    with pytest.raises(KeyboardInterrupt):
-        command._watch(load_suite(suite), options(tmp_path), run)
     assert looks == [["sums × m-step-100"]]
     assert caplog.text.count("looking again: suite.yaml:2: not valid YAML") == 1
 
 
 def test_watching_evaluates_what_is_whole_beside_what_grows_and_what_failed(
-    suite: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    watch: Callable[..., list[list[str]]], tmp_path: Path
 ) -> None:
     """A checkpoint that grows at every look, and one that fails, cost their own points alone."""
-    looks: list[list[str]] = []
     checkpoint(tmp_path, 200, b"it fails")
-    steps = iter([lambda: None, lambda: checkpoint(tmp_path, 400), lambda: None, lambda: None, lambda: None])
     grown = iter(range(1, 100))
 
-    def wait(_: float) -> None:
-        step = next(steps, None)
-        if step is None:
-            raise KeyboardInterrupt
-        step()
-        checkpoint(tmp_path, 300, b"x" * next(grown))
+    def growing(step: Step = lambda: None) -> Step:
+        def both() -> None:
+            step()
+            checkpoint(tmp_path, 300, b"x" * next(grown))
 
-    def run(chosen: Any) -> tuple[int, bool]:
-        night = plan_night(load_suite(suite), chosen, f"night {len(looks)}")
-        looks.append(evaluated(night))
-        sound = [entry for entry in night.evaluations if "200" not in entry.name]
-        complete(replace(night, evaluations=tuple(sound)))
-        return 1, False
+        return both
 
-    monkeypatch.setattr(command.time, "sleep", wait)
-    with pytest.raises(KeyboardInterrupt):
-        command._watch(load_suite(suite), options(tmp_path), run)
+    steps = [growing(), growing(lambda: checkpoint(tmp_path, 400)), growing(), growing(), growing()]
+    looks = watch(steps, failing="200")
     assert looks == [["sums × m-step-100", "sums × m-step-200"], ["sums × m-step-400"]]
 
 

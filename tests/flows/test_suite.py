@@ -174,15 +174,19 @@ def test_an_inconclusive_night_is_not_one_that_passed() -> None:
     assert a_night(1, verdict=None).passed
 
 
+AGAINST = [
+    ("last-passed", "2", "4"),
+    ("last", "2", "4"),
+    ("rolling", "2", "2 3 4"),
+    ("first", "2", "2"),
+    ("night-1", "1", "1"),  # somebody wants just that
+]
+"""Which of five nights, the second whole, a baseline means for a night of all and for one of a part."""
+
+
 @pytest.mark.parametrize(
     ("baseline", "of_all", "of_some"),
-    [
-        ("last-passed", "2", "4"),
-        ("last", "2", "4"),
-        ("rolling", "2", "2 3 4"),
-        ("first", "2", "2"),
-        ("night-1", "1", "1"),  # somebody wants just that
-    ],
+    AGAINST,
 )
 def test_a_night_of_the_first_items_is_no_baseline_of_one_that_asks_more(
     write: Any, tmp_path: Path, baseline: str, of_all: str, of_some: str
@@ -208,13 +212,7 @@ def test_a_night_of_the_first_items_is_no_baseline_of_one_that_asks_more(
 
 @pytest.mark.parametrize(
     ("baseline", "of_all", "of_one"),
-    [
-        ("last-passed", "2", "4"),
-        ("last", "2", "4"),
-        ("rolling", "2", "2 3 4"),
-        ("first", "2", "2"),
-        ("night-1", "1", "1"),  # somebody wants just that
-    ],
+    AGAINST,
 )
 def test_a_night_of_some_evaluations_is_no_baseline_of_one_of_others_and_is_not_accepted(
     write: Any, tmp_path: Path, baseline: str, of_all: str, of_one: str
