@@ -28,7 +28,6 @@ if (
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 import atexit
-import copy
 import getpass
 import importlib
 import logging
@@ -42,6 +41,7 @@ from weakref import WeakKeyDictionary
 
 import orjson
 import typer
+from typer.core import TyperGroup
 
 from metrics.errors import NightjarError, printable
 from tasks.processes.garbage import collect_rarely
@@ -324,18 +324,31 @@ COMMANDS: Final = {
 """Name → the module whose ``app`` has the command."""
 
 
+class NamedCommands(TyperGroup):
+    """The commands of ``COMMANDS``. The module of one is imported when it is called or told of: all of them
+    take two seconds, and a shell asks at each press of the tab key."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given | {"commands": dict.fromkeys(COMMANDS)})
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command of that name; None where there is none."""
+        module = COMMANDS.get(cmd_name)
+        return module and typer.main.get_command(importlib.import_module(module).app)
+
+
 def named_app() -> typer.Typer:
     """All commands as those of one application."""
     app = typer.Typer(
-        name="nightjar", help="LLM evaluation as a Prefect workflow.", pretty_exceptions_enable=False,
-        rich_markup_mode=None, no_args_is_help=True,
+        name="nightjar", cls=NamedCommands, pretty_exceptions_enable=False, rich_markup_mode=None,
+        no_args_is_help=True,
     )  # fmt: skip
-    for name, module in COMMANDS.items():
-        for command in importlib.import_module(module).app.registered_commands:
-            own = copy.copy(command)
-            own.name = name
-            app.registered_commands.append(own)
+    app.callback()(_group)
     return app
+
+
+def _group() -> None:
+    """LLM evaluation as a Prefect workflow."""
 
 
 def main() -> None:

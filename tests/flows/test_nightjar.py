@@ -65,6 +65,23 @@ def test_a_run_starts_alike_under_both_names(name: str) -> None:
     assert found == ["50000 show_warning 1"] * 2
 
 
+def test_a_command_imports_no_other() -> None:
+    seen = (
+        "import atexit, sys; sys.argv = ['nightjar', 'history', '--help']\n"
+        "from flows.command_line import COMMANDS, main\n"
+        "atexit.register(lambda: print(sorted(set(COMMANDS.values()) & set(sys.modules))))\n"
+        "main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", seen], cwd=ROOT, capture_output=True, text=True, timeout=120, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "['flows.history']"
+
+
+def test_a_mistyped_command_is_told_which_one_is_near() -> None:
+    assert "Did you mean 'history'?" in CliRunner().invoke(named_app(), ["histry"]).output
+
+
 @pytest.mark.services
 def test_a_shell_completes_commands_and_options() -> None:
     words = as_nightjar(_NIGHTJAR_COMPLETE="complete_bash", COMP_WORDS="nightjar his", COMP_CWORD="1")
