@@ -29,6 +29,8 @@ _TRAINING: Final = re.compile(
     r"all_results\.json|eval_results\.json|requirements.*\.txt|log.*\.txt|README.*|LICENSE.*"
 )
 """What trainers leave beside a model, which no answer hangs on."""
+_TEMPLATES: Final = "additional_chat_templates/*.jinja"
+"""Where transformers keeps the templates that a request chooses from, such as one for tools."""
 _PART: Final = re.compile(r"(.+-)\d{5}(-of-\d{5})(\.\w+)")
 """One of several files that hold a model together."""
 _HUB: Final = re.compile(r"[\w.-]+/[\w.-]+(?:@[\w./-]+)?")
@@ -175,7 +177,7 @@ def _digests(place: Path) -> dict[str, str]:
     """Digests of the files there that decide answers, as far as they can be read."""
     found: dict[str, str] = {}
     with suppress(OSError):
-        for file in [place] if place.is_file() else list(deciding_files(place)):
+        for file in list(deciding_files(place)):
             with suppress(ConfigError):
                 found[str(file)] = _kept_digest(file)
     return found
@@ -203,15 +205,15 @@ def local_path(path: str, base_dir: Path) -> Path | None:
 
 
 def weights_digest(place: Path) -> str:
-    """SHA-256 over names and bytes of what decides the model's answers, 64 hexadecimal digits."""
-    if place.is_file():
-        return digest([[place.suffix, _kept_digest(place)]])
+    """SHA-256 over names and bytes of what decides the model's answers, 64 hexadecimal digits; a file may
+    have any name."""
     if said := unfinished(place):
         raise ConfigError(said)
     files = sorted(deciding_files(place))
     with ThreadPoolExecutor(_READERS) as pool:
         digests = list(pool.map(_kept_digest, files))
-    return digest([[file.name, found] for file, found in zip(files, digests, strict=True)])
+    names = [file.suffix if place.is_file() else file.relative_to(place).as_posix() for file in files]
+    return digest([list(pair) for pair in zip(names, digests, strict=True)])
 
 
 def lacking(place: Path, base_dir: Path) -> str | None:
@@ -226,12 +228,11 @@ def lacking(place: Path, base_dir: Path) -> str | None:
 
 
 def unfinished(place: Path) -> str | None:
-    """Why a folder holds no whole model, as one that is still being written; None: names and lengths say
-    that it does."""
-    if place.is_file():
-        return None
+    """Why a folder or a file holds no whole model, as one that is still being written; None: names and
+    lengths say that it does."""
     try:
-        weights = [file for file in deciding_files(place) if file.suffix in WEIGHTS]
+        deciding = list(deciding_files(place))
+        weights = deciding if place.is_file() else [file for file in deciding if file.suffix in WEIGHTS]
         if not weights:
             return f"{place} holds no weights: expected files such as *.safetensors or *.gguf"
         indexed = {part for index in place.glob("*.index.json") for part in _parts(index)}
@@ -285,17 +286,22 @@ def _is_cut(file: Path) -> bool:
     return 8 + length + max(ends, default=0) > size
 
 
-def deciding_files(folder: Path) -> Iterator[Path]:
-    """The files of a folder that decide answers; what a trainer left beside them is not among them."""
-    for file in folder.iterdir():
+def deciding_files(place: Path) -> Iterator[Path]:
+    """The files that decide answers: a file's are it and the parts beside it; what a trainer left in a folder
+    is not among them."""
+    if place.is_file():
+        parts = (place.with_name(name) for name in _numbered(place.name) or {place.name})
+        yield from (part for part in parts if part.is_file())
+        return
+    for file in place.iterdir():
         if file.suffix in _DECIDING and file.is_file() and not _TRAINING.fullmatch(file.name):
             yield file
+    yield from (file for file in place.glob(_TEMPLATES) if file.is_file())
 
 
 def weights_bytes(place: Path) -> int:
     """Bytes of the weights alone."""
-    files = [place] if place.is_file() else list(deciding_files(place))
-    return sum(file.stat().st_size for file in files if file.suffix in WEIGHTS)
+    return sum(file.stat().st_size for file in deciding_files(place) if file.suffix in WEIGHTS)
 
 
 def one_file(place: Path, suffix: str) -> Path:

@@ -32,10 +32,18 @@ def test_the_same_weights_elsewhere_are_the_same_model(folder: Path, tmp_path: P
 
 
 @pytest.mark.parametrize(
-    "name", ["model.safetensors", "tokenizer.json", "config.json", "chat_template.jinja"]
+    "name",
+    [
+        "model.safetensors",
+        "tokenizer.json",
+        "config.json",
+        "chat_template.jinja",
+        "additional_chat_templates/tool_use.jinja",
+    ],
 )
 def test_whatever_decides_answers_makes_another_model(folder: Path, name: str) -> None:
     before = weights_digest(folder)
+    (folder / name).parent.mkdir(exist_ok=True)
     (folder / name).write_bytes(b"WEIGHTS")  # of the same size where it is the weights
     assert weights_digest(folder) != before
 
@@ -74,6 +82,20 @@ def test_weights_are_read_once_and_again_when_they_change(
     os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns + 1))
     assert weights_digest(folder) != before
     assert len(read) == 4
+
+
+def test_a_file_in_parts_is_all_of_its_parts(folder: Path) -> None:
+    first, second = (folder / f"gemma-Q4-0000{number}-of-00002.gguf" for number in (1, 2))
+    first.write_bytes(b"first")
+    assert "lacks gemma-Q4-00002-of-00002.gguf" in str(module.unfinished(first))
+    with pytest.raises(ConfigError, match="lacks gemma-Q4-00002"):
+        weights_digest(first)
+    second.write_bytes(b"second")
+    before, known = weights_digest(first), known_weights(str(first), folder)
+    assert module.weights_bytes(first) == len(b"first" + b"second")
+    second.write_bytes(b"others")
+    assert weights_digest(first) != before
+    assert known.overwritten() is not None
 
 
 def test_a_folder_without_weights_is_refused(folder: Path) -> None:
