@@ -258,7 +258,6 @@ class Engine:
             for answer in await self._ask(codec, requests):
                 self._record(answer)
             self._state.stopped = self._state.stopped or self._state.limit_reached()
-            await self._state.writer.logged()  # before anything is asked in their place
 
     def _record(self, answer: KeptAnswer, batched: bool = False) -> None:
         state = self._state
@@ -364,6 +363,7 @@ class Engine:
         told = endpoint.pace.join(tokens)
         try:
             await self._throttle.await_rate(call, attempts, told)
+            await self._state.writer.logged()  # an answer may have left this place in this very turn
             attempts.count += 1
             began = time.monotonic()
             left = endpoint.retry.deadline - (began - start - attempts.rate_limited)

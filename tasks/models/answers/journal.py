@@ -86,9 +86,10 @@ class AnswerWriter:
         self._pending.append(answer)
 
     async def logged(self) -> None:
-        """Returns once the loop has turned and the answers so far are logged; raises StoreError where they
-        could not be."""
-        await asyncio.sleep(0)
+        """Returns once the answers so far are logged, which takes a turn of the loop; raises StoreError where
+        they could not be."""
+        if self._lines:
+            await asyncio.sleep(0)
         self._raise_fault()
 
     def _log(self) -> None:

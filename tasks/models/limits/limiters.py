@@ -91,8 +91,6 @@ class ConcurrencyLimiter:
             self._waiting.append((loop, slot))
         try:
             await slot
-            # Who left has an answer: it is logged before anything is asked in its place.
-            await asyncio.sleep(0)
         except asyncio.CancelledError:
             self._give_back(slot)
             raise
