@@ -20,15 +20,16 @@ from typing import Any, Final
 import orjson
 
 from tasks.messages.calls import call_arguments
+from tasks.models.records import Ending, ending
 from tasks.reporting.view import LabelView, ResponseView, SampleView
 from tasks.store.outputs import INSPECT_LOGS
 
 VERSION: Final = 2
-REASONS: Final[Mapping[str | None, str]] = {
-    "stop": "stop",
-    "length": "max_tokens",
-    "tool_calls": "tool_calls",
-    "content_filter": "content_filter",
+REASONS: Final[Mapping[Ending | None, str]] = {
+    "whole": "stop",
+    "limit": "max_tokens",
+    "call": "tool_calls",
+    "filtered": "content_filter",
 }
 """Why an answer ended → Inspect's word; anything else is unknown there."""
 
@@ -183,7 +184,7 @@ def _sample(sample: SampleView, response: ResponseView, epoch: int, model: str) 
     messages = _messages(response.transcript or sample.prompt, sample.chat or response.transcript is not None)
     answer = _answer(sample, response)
     usage = _usage(response)
-    choice = {"message": answer, "stop_reason": REASONS.get(response.finish_reason, "unknown")}
+    choice = {"message": answer, "stop_reason": REASONS.get(ending(response.finish_reason), "unknown")}
     return {
         "id": sample.item_id,
         "epoch": epoch,

@@ -48,7 +48,7 @@ from tasks.models.providers.native import (
 )
 from tasks.models.providers.openai.generation import ParsedChoice, thought_tokens
 from tasks.models.providers.provider import PROBE_SECONDS, ServedModel
-from tasks.models.records import Answer, Request, text_or_none, usage_of
+from tasks.models.records import Answer, Request, ending, text_or_none, usage_of
 from tasks.models.registry import provider
 from tasks.models.signing import Credentials, SignatureV4, need_botocore
 from tasks.models.wire import ModelListing, Wire, event_object, mended, status_error
@@ -76,8 +76,6 @@ FINISHES: Final[Mapping[str, str]] = {
     "tool_use": "tool_calls",
 }
 """Its stop reasons in the words of our answers; others stay as they are."""
-BLOCKED: Final = ("guardrail_intervened", "content_filtered")
-"""Stop reasons of an answer that a filter ended."""
 CACHE_POINT: Final[Mapping[str, Any]] = {"cachePoint": {"type": "default"}}
 
 
@@ -294,7 +292,7 @@ class Converse(NativeCodec):
         """What the blocks of the message say; raises MalformedBody."""
         blocks, stop = _message_blocks(part), text_or_none(part.get("stopReason"))
         facts: dict[str, Any] = {**self.usage(part), "finish_reason": FINISHES.get(stop or "", stop)}
-        if stop in BLOCKED:
+        if ending(stop) == "filtered":
             return Answer("refused", error=f"{FILTERED}: the answer was stopped ({stop})", **facts)
         text = joined(block["text"] for block in blocks if "text" in block)
         signed = [block for block in blocks if "reasoningContent" in block]

@@ -40,7 +40,7 @@ from tasks.models.providers.native import (
     thoughts_text,
 )
 from tasks.models.providers.provider import ServedModel
-from tasks.models.records import Answer, Request, text_or_none, usage_of
+from tasks.models.records import Answer, Request, ending, text_or_none, usage_of
 from tasks.models.registry import provider
 from tasks.models.wire import ModelListing, Wire, answer_body, body_error, event_object, mended, status_error
 
@@ -62,11 +62,6 @@ FINISHES: Final[Mapping[str, str]] = {
     "MALFORMED_FUNCTION_CALL": "stop",
 }
 """Its finish reasons in the words of our answers; others stay as they are."""
-BLOCKED: Final = frozenset(
-    {"SAFETY", "RECITATION", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "LANGUAGE"}
-    | {"IMAGE_SAFETY", "IMAGE_PROHIBITED_CONTENT"}
-)
-"""Finish reasons of a candidate that a filter ended."""
 BROKEN_OFF: Final = frozenset({"OTHER", "MALFORMED_RESPONSE", "FINISH_REASON_UNSPECIFIED"})
 """Finish reasons of a candidate that the API broke off without a reason of the item's."""
 SIGNATURE: Final = "thoughtSignature"
@@ -209,7 +204,7 @@ class Contents(NativeCodec):
             raise MalformedBody("the answer does not have the one candidate that was asked for")
         finish = text_or_none(candidates[0].get("finishReason"))
         facts["finish_reason"] = FINISHES.get(finish or "", finish)
-        if finish in BLOCKED:
+        if ending(finish) == "filtered":
             return Answer("refused", error=f"{FILTERED}: the answer was blocked ({finish})", **facts)
         if finish in BROKEN_OFF:
             raise ServerFault(f"the API broke the answer off (finish reason {finish})")

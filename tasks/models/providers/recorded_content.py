@@ -12,7 +12,7 @@ import orjson
 
 from tasks.messages.calls import calls_text, recorded_calls
 from tasks.models.providers.recordings import RecordedRow, is_number, shown, whole_number
-from tasks.models.records import BROKEN_FINISHES, FILTER_FINISHES, STATUS_BEFORE, is_at_limit
+from tasks.models.records import STATUS_BEFORE, ending
 from tasks.store.keys import iso_time, unix_seconds
 
 TEXTS = ("reasoning", "finish_reason", "response_id", "served_model", "system_fingerprint", "logprobs_json")
@@ -142,9 +142,9 @@ def _outcome(recorded: RecordedRow, content: Mapping[str, Any], likelihood: bool
     status = fields.get("status") or ("infra_error" if error else "ok")
     if status == STATUS_BEFORE:
         status = "refused"
-    if status == "ok" and finish in FILTER_FINISHES:
+    if status == "ok" and ending(finish) == "filtered":
         return "refused", error or f"{where}: the finish reason is {finish}"
-    if status == "ok" and finish in BROKEN_FINISHES:
+    if status == "ok" and ending(finish) == "broken":
         return "infra_error", error or f"{where}: the server broke the answer off (finish reason {finish})"
     if status not in STATUSES:
         return "infra_error", error or f"{where}: status is {shown(status)}; expected {', '.join(STATUSES)}"
@@ -156,7 +156,7 @@ def _outcome(recorded: RecordedRow, content: Mapping[str, Any], likelihood: bool
     if status == "ok" and not likelihood and not calls:
         response, is_told = fields.get("response"), fields.get("status") is not None
         is_blank = isinstance(response, str) and not response.strip()
-        if is_at_limit(finish) and (response is None or (is_blank and not is_told)):
+        if ending(finish) == "limit" and (response is None or (is_blank and not is_told)):
             return "cut_off", error or f"{where} has no response, and the finish reason {finish}"
         if response is None:
             return "infra_error", error or f"{where} has no response"

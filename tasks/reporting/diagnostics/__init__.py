@@ -56,6 +56,7 @@ def _checks(view: RunView, options: DiagnosticOptions) -> list[Check]:
         responses.CutOffResponses(options),
         responses.RefusedResponses(options),
         responses.TruncatedResponses(options),
+        responses.UnknownFinishes(options),
         responses.UnendedThoughts(options),
         responses.EmptyResponses(options),
         answers.EmptyFilters(options),

@@ -7,7 +7,7 @@ where the reference is "1,319"), no model can score on that item.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,6 +17,7 @@ from metrics.types import IGNORED_TARGET
 from scorers.base import FilterError
 from scorers.letters import FIRST_TOKEN
 from tasks.comparison.stopping import stopped_sentence
+from tasks.models.records import ending
 from tasks.reporting import numbers
 from tasks.reporting.diagnostics.findings import (
     TEXT_LENGTH,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 ALL_CUT_OFF: Final = "all_cut_off"
 """The finding that a model has no answer left to judge: then the run has failed."""
 REASONS: Final = 100  # distinct reasons kept a model: messages may hold ids, and then every one is distinct
+NAMED: Final = 5  # distinct finish reasons that a finding names
 
 
 class FailedRequests(TallyCheck):
@@ -182,6 +184,47 @@ class TruncatedResponses(TallyCheck):
                     "length). Raise sample_params.max_tokens, or read the scores as those of unfinished "
                     "answers.",
                 )
+
+
+class UnknownFinishes(TallyCheck):
+    """Answers with a finish reason that nobody here knows: it may say that they are no whole answers."""
+
+    def __init__(self, options: DiagnosticOptions) -> None:
+        super().__init__(options)
+        self._reasons: defaultdict[str, dict[str, None]] = defaultdict(dict)
+
+    def add(self, sample: SampleView) -> None:
+        """Counts by model, and keeps the reasons."""
+        tally = self.tallies[sample.model_name]
+        for response in sample.responses:
+            if response.ok:
+                tally.total += 1
+                if response.finish_reason and ending(response.finish_reason) is None:
+                    tally.hit(sample, f"{response.finish_reason}: {response.text or ''}")
+                    self._keep(sample.model_name, [response.finish_reason])
+
+    def merge(self, other: Any) -> None:
+        """Adds tallies and reasons."""
+        super().merge(other)
+        for model, reasons in other._reasons.items():
+            self._keep(model, reasons)
+
+    def finish(self) -> Iterator[Diagnostic]:
+        """One finding a model."""
+        for model, tally in self.tallies.items():
+            if tally.seen:
+                named = ", ".join(reason[:TEXT_LENGTH] for reason in self._reasons[str(model)])
+                yield tally.finding(
+                    "unknown_finish",
+                    "warning",
+                    f"{model}: {tally.words('response')} ended with a finish reason that is not known here "
+                    f"({named}), and count as whole answers. Look whether they are.",
+                )
+
+    def _keep(self, model: str, reasons: Iterable[str]) -> None:
+        for reason in reasons:
+            if len(self._reasons[model]) < NAMED:
+                self._reasons[model][reason] = None
 
 
 class UnendedThoughts(TallyCheck):

@@ -22,7 +22,7 @@ from tasks.models.errors import (
 from tasks.models.limits.spending import cost_of
 from tasks.models.providers.openai.config import EndpointConfig
 from tasks.models.providers.openai.generation import Chat, Completions, Generation, TokenPrompts
-from tasks.models.records import KeptAnswer, Reply, Request
+from tasks.models.records import KeptAnswer, Reply, Request, is_at_limit
 from tasks.models.served import room_of
 from tasks.models.tokenizers import ByteTokenizer
 from tasks.models.wire import StreamedAnswer, answer_body, json_object
@@ -308,6 +308,8 @@ UPSTREAM = {"message": "Upstream error", "code": 502}
         {"finish_reason": "abort"},
         {"finish_reason": "error"},
         {"finish_reason": "insufficient_system_resource"},
+        {"finish_reason": "network_error"},
+        {"finish_reason": "ERROR"},
         {"finish_reason": "stop", "error": UPSTREAM},
     ],
 )
@@ -322,6 +324,23 @@ def test_an_answer_that_the_server_broke_off_is_none_and_asked_again(choice, mes
     assembly.add(orjson.dumps({"choices": [streamed]}))
     with pytest.raises(ServerFault):
         answered(assembly.body())
+
+
+@pytest.mark.parametrize("text", ["4", "", None])
+@pytest.mark.parametrize(
+    "finish",
+    ["sensitive", "SAFETY", "PROHIBITED_CONTENT", "RECITATION", "content_filter: SPII", "content_filtered"],
+)
+def test_an_answer_that_a_filter_ended_is_refused_in_whatever_words_the_endpoint_says_it(finish, text):
+    answer = answered(body({"content": text}, finish_reason=finish))
+    assert (answer.status, answer.response, answer.finish_reason) == ("refused", None, finish)
+
+
+@pytest.mark.parametrize("finish", ["MAX_TOKENS", "model_length", "model_context_window_exceeded"])
+def test_used_up_tokens_are_known_in_whatever_words_the_endpoint_says_it(finish):
+    empty, begun = (answered(body({"content": text}, finish_reason=finish)) for text in (None, "4"))
+    assert (empty.status, begun.status, begun.response) == ("cut_off", "ok", "4")
+    assert is_at_limit(begun.finish_reason)
 
 
 def test_a_filter_that_a_choice_names_in_its_error_is_a_refusal():

@@ -143,6 +143,14 @@ def test_responses_cut_off_at_the_limit(finish: str) -> None:
     assert findings(sample(n, **(cut if n == 0 else {})) for n in range(200))["truncated"].severity == "note"
 
 
+def test_a_finish_reason_that_nobody_knows_is_named() -> None:
+    odd = [{"responses": [ResponseView("4", finish_reason=name)]} for name in ("melted", "EVICTED", "EOS")]
+    found = findings(sample(n, **(odd[n] if n < 3 else {})) for n in range(50))["unknown_finish"]
+    assert (found.severity, found.count) == ("warning", 2)
+    assert "2 of 50 responses (4.0 %) ended with a finish reason that is not known" in found.message
+    assert "(melted, EVICTED)" in found.message
+
+
 def test_empty_responses_say_what_came_instead() -> None:
     empty = {"responses": [ResponseView("  ", finish_reason="length", reasoning="let me think")]}
     found = findings(sample(n, **(empty if n < 5 else {})) for n in range(50))

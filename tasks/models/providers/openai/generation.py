@@ -33,14 +33,12 @@ from tasks.models.extra import with_extra, with_own
 from tasks.models.providers.openai.choices import ordered_choices
 from tasks.models.providers.openai.config import EndpointConfig
 from tasks.models.records import (
-    BROKEN_FINISHES,
-    FILTER_FINISHES,
     Answer,
     Call,
     Codec,
     Reply,
     Request,
-    is_at_limit,
+    ending,
     text_or_none,
     usage_of,
 )
@@ -267,10 +265,10 @@ class Generation(Codec):
         try:
             if fault := body_error(choice):
                 raise fault
-            if finish in BROKEN_FINISHES:
+            if ending(finish) == "broken":
                 raise ServerFault(f"the server broke the answer off (finish reason {finish!r})")
             said = self.message(choice)
-            if finish in FILTER_FINISHES:
+            if ending(finish) == "filtered":
                 raise ContentFiltered(f"{FILTERED}: its content filter cut the answer")
         except SettledError as error:
             return Answer("refused", error=str(error), **facts)
@@ -280,7 +278,7 @@ class Generation(Codec):
         if self._one_token and logprobs:
             return Answer("ok", said.text or "", **facts)
         if not (said.text or "").strip() and said.calls is None:
-            if is_at_limit(finish):
+            if ending(finish) == "limit":
                 limit = f"the tokens were used up before the answer began (finish reason {finish!r})"
                 return Answer("cut_off", error=limit, **facts)
             if said.text is None and said.thought is None:

@@ -28,7 +28,7 @@ from tasks.models.errors import RequestError
 from tasks.models.providers.openai.config import EndpointConfig
 from tasks.models.providers.openai.generation import Chat, Marks, marks_of
 from tasks.models.providers.provider import AskedProvider, Secret, ServedModel
-from tasks.models.records import Call, Request, Transport
+from tasks.models.records import Call, Request, Transport, ending, text_or_none
 from tasks.serving.weights import weights_of
 from tasks.store.home import home, write_json
 from tasks.store.keys import digest
@@ -229,4 +229,5 @@ async def _answered(
         return Found(False, by)
     if any(marks.closing in text for marks in known):
         return Found(True, by)
-    return Found(False if choice.get("finish_reason") == "stop" else None, f"{by}: it holds no mark")
+    whole = ending(text_or_none(choice.get("finish_reason"))) == "whole"
+    return Found(False if whole else None, f"{by}: it holds no mark")
