@@ -39,9 +39,8 @@ from tasks.models.errors import (
 )
 from tasks.models.limits.allowances import Pace
 from tasks.models.limits.limiters import AttemptOutcome, ConcurrencyLimiter, RateLimiter
-from tasks.models.limits.spending import NOTHING, Spending, Used
+from tasks.models.limits.spending import CHARACTERS_A_TOKEN, NOTHING, Spending, Used
 from tasks.models.records import (
-    USED,
     Call,
     Codec,
     KeptAnswer,
@@ -50,6 +49,9 @@ from tasks.models.records import (
     RequestFailure,
     RequestTally,
     Transport,
+    asked_characters,
+    counts_in,
+    exchanged,
 )
 from tasks.models.wire import Wire
 
@@ -62,7 +64,6 @@ SETTLE_SECONDS = 0.05
 TICK_SECONDS = 0.1
 FIRST_WAIT = 0.25
 LONGEST_WAIT = 30.0
-CHARACTERS_A_TOKEN = 4
 
 RequestGroup = tuple[Codec, Sequence[Request]]
 """Requests that go together, and the codec that makes calls of them."""
@@ -136,9 +137,12 @@ class InferenceState:
     stopped: str | None = None
     first: FirstAnswers | None = None
 
-    def use(self, counts: Mapping[str, int | None], batched: bool = False) -> None:
-        """Counts what a reply used that gave no answer, and stops the run where that reaches a limit."""
-        used = self.tally.use(counts, self.price_of(batched))
+    def use(
+        self, counts: Mapping[str, int | None], characters: tuple[int, int] | None, batched: bool = False
+    ) -> None:
+        """Counts what a reply used that gave no answer (see ``RequestTally.use``), and stops the run where
+        that reaches a limit."""
+        used = self.tally.use(counts, self.price_of(batched), characters)
         self.spending.add(used.tokens, used.cost)
         self.stopped = self.stopped or self.limit_reached()
 
@@ -206,8 +210,8 @@ class Engine:
             if answers is None:
                 left.append((codec, requests))
                 continue
-            for answer in answers:
-                self._record(answer, batched=True)
+            for answer, asked in zip(answers, asked_characters(requests), strict=True):
+                self._record(answer, asked, batched=True)
             state.tally.sent += len(requests)
             state.tally.batched += len(requests)
             state.tally.attempts += 1
@@ -255,20 +259,20 @@ class Engine:
         for codec, requests in groups:
             if self._state.stopped is not None:
                 return
-            for answer in await self._ask(codec, requests):
-                self._record(answer)
+            for answer, asked in await self._ask(codec, requests):
+                self._record(answer, asked)
             self._state.stopped = self._state.stopped or self._state.limit_reached()
 
-    def _record(self, answer: KeptAnswer, batched: bool = False) -> None:
+    def _record(self, answer: KeptAnswer, asked: int, batched: bool = False) -> None:
         state = self._state
         if answer.status == "infra_error":
-            state.use({name: getattr(answer, name) for name in USED}, batched)
+            state.use(counts_in(answer), exchanged(answer, asked), batched)
             self._fail(answer.key, RequestFailure(str(answer.error), answer.attempts), PermanentError)
             return
         state.writer.append(answer)
         if state.first is not None:
             state.first.add(answer)
-        used = state.tally.add(answer, state.price_of(batched))
+        used = state.tally.add(answer, state.price_of(batched), asked)
         state.spending.add(used.tokens, used.cost)
 
     def _fail(self, key: bytes, failure: RequestFailure, kind: type[RequestError]) -> None:
@@ -276,8 +280,9 @@ class Engine:
         errors = self._state.tally.errors
         errors[kind.__name__] = errors.get(kind.__name__, 0) + 1
 
-    async def _ask(self, codec: Codec, requests: Sequence[Request]) -> list[KeptAnswer]:
-        """The requests' answers; none when they failed, which is then on record."""
+    async def _ask(self, codec: Codec, requests: Sequence[Request]) -> list[tuple[KeptAnswer, int]]:
+        """The requests' answers, each with the characters that were asked for it; none when they failed,
+        which is then on record."""
         attempts = Attempts()
         state = self._state
         try:
@@ -302,7 +307,7 @@ class Engine:
         if attempts.count:
             state.tally.sent += len(requests)
             state.tally.attempts += attempts.count
-        return answers
+        return list(zip(answers, asked_characters(requests), strict=False))
 
     def _failed(
         self, requests: Sequence[Request], error: RequestError, attempts: Attempts
@@ -332,9 +337,9 @@ class Engine:
             raise
 
     def _lose(self, codec: Codec, replies: list[Reply], batched: bool = False) -> None:
-        """Counts what replies used that no answer comes of, and takes them away."""
+        """Counts what replies used that no answer comes of, as far as they say it, and takes them away."""
         for reply in replies:
-            self._state.use(codec.usage(reply.body), batched)
+            self._state.use(codec.usage(reply.body), None, batched)
         replies.clear()
 
     async def _await_retry(

@@ -26,7 +26,6 @@ from tasks.models.batches.records import Job, JobRecords, batch_id, covered
 from tasks.models.config import ModelConfig, Price
 from tasks.models.connection import UNKNOWN_COMPLETION, Connection, open_connection
 from tasks.models.control import check_interrupted, check_run
-from tasks.models.engine import CHARACTERS_A_TOKEN
 from tasks.models.errors import (
     AccessDenied,
     MalformedBody,
@@ -38,7 +37,7 @@ from tasks.models.errors import (
     RequestError,
     TransientError,
 )
-from tasks.models.limits.spending import Used, cost_of
+from tasks.models.limits.spending import CHARACTERS_A_TOKEN, Used, cost_of
 from tasks.models.providers.provider import AskedProvider, provider_of
 from tasks.models.records import Call, InferenceOptions, Lookup, Request
 from tasks.models.respond import Inference

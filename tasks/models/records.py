@@ -26,7 +26,7 @@ from tasks.messages.media import ReadMedia, refuse_media
 from tasks.models.config import Price, RunLimits, SampleParams
 from tasks.models.errors import PermanentError, SettledError
 from tasks.models.limits.allowances import Allowance
-from tasks.models.limits.spending import Used, cost_of
+from tasks.models.limits.spending import Used, cost_of, estimated
 from tasks.serving.servers import RunningServer
 from tasks.store.keys import canonical_json
 
@@ -364,6 +364,26 @@ def _count(usage: Any, name: str) -> int | None:
     return value if type(value) is int and 0 <= value < IMPLAUSIBLE_COUNT else None  # True is no count
 
 
+def counts_in(answer: KeptAnswer) -> dict[str, int | None]:
+    """The token counts of an answer, by their names."""
+    return {name: getattr(answer, name) for name in COUNTED}
+
+
+def exchanged(answer: KeptAnswer, asked: int) -> tuple[int, int] | None:
+    """The characters that were asked, and those that the model wrote: its answer, its thought and its calls;
+    None where no reply came."""
+    if answer.reply_json is None:
+        return None
+    return asked, sum(len(getattr(answer, name) or "") for name in SAID)
+
+
+def asked_characters(requests: Sequence[Request]) -> list[int]:
+    """How much each of the requests of a group has of what is asked in one call; samples of one prompt share
+    it."""
+    together = len(requests) if requests and requests[0].kind == "generate" else 1
+    return [(len(request.prompt) + len(request.continuation)) // together for request in requests]
+
+
 def text_or_none(value: Any) -> str | None:
     """``value`` if it is text: servers put anything into a field."""
     return value if isinstance(value, str) else None
@@ -379,9 +399,9 @@ class RequestTally:
     ``refused`` are answers by which model or provider refused. ``same_night`` are the cached requests that
     this night asked: in an earlier attempt, in another evaluation, or once for several of them. ``absent``
     are the failed ones that a recording does not hold. ``batched`` are those of ``sent`` that a batch
-    asked. ``seconds`` is the sum over requests. ``served``
-    counts answers by the model name that the server gave. ``cache_saved`` is what prompt tokens that the
-    provider had cached cost less.
+    asked. ``uncounted`` are replies that do not say their tokens: they are in no count of tokens, and in no
+    cost. ``seconds`` is the sum over requests. ``served`` counts answers by the model name that the server
+    gave. ``cache_saved`` is what prompt tokens that the provider had cached cost less.
     """
 
     requests: int = 0
@@ -396,6 +416,7 @@ class RequestTally:
     attempts: int = 0
     retries: int = 0
     batched: int = 0
+    uncounted: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
@@ -430,8 +451,8 @@ class RequestTally:
         requests, failed = self.requests - self.absent, self.failed - self.absent
         return replace(self, requests=requests, failed=failed, absent=0)
 
-    def add(self, answer: KeptAnswer, price: Price | None) -> Used:
-        """Counts an answer that was just given; gives what it used."""
+    def add(self, answer: KeptAnswer, price: Price | None, asked: int = 0) -> Used:
+        """Counts an answer that was just given to so many characters; gives what it used."""
         self.answered += 1
         self.refused += answer.status == "refused"
         if answer.served_model is not None:
@@ -440,11 +461,21 @@ class RequestTally:
             said = answer.system_fingerprint
             self.fingerprints[said] = self.fingerprints.get(said, 0) + 1
         self.seconds += answer.inference_time or 0.0
-        return self.use({name: getattr(answer, name) for name in USED}, price)
+        return self.use(counts_in(answer), price, exchanged(answer, asked))
 
-    def use(self, counts: Mapping[str, int | None], price: Price | None) -> Used:
-        """Counts what a reply used, whether or not an answer was in it; gives that."""
-        prompt, completion, hit, thought = (counts[name] or 0 for name in USED)
+    def use(
+        self, counts: Mapping[str, int | None], price: Price | None, characters: tuple[int, int] | None
+    ) -> Used:
+        """Counts what a reply used, whether or not an answer was in it; gives that. Where the reply leaves it
+        out, what it gives is its total, else estimated by the characters that were asked and said; None: no
+        answer came."""
+        told, said, total, hit, thought = (counts[name] for name in COUNTED)
+        prompt, completion, hit, thought = told or 0, said or 0, hit or 0, thought or 0
+        expected = None
+        if None in (told, said) and (characters, total) != (None, None):
+            expected = estimated(told, said, total, *(characters or (0, 0)))
+            if (told, said, total).count(None) == 1:  # the other two say it
+                (prompt, completion), expected = expected, None
         self.prompt_tokens += prompt
         self.completion_tokens += completion
         self.cached_tokens += hit
@@ -452,20 +483,25 @@ class RequestTally:
         cost = cost_of(prompt, completion, hit, price)
         self.cost += cost
         self.cache_saved += cost_of(prompt, completion, 0, price) - cost
-        return Used(prompt + completion, cost)
+        if expected is None:
+            return Used(prompt + completion, cost)
+        self.uncounted += 1
+        return Used(sum(expected), cost_of(*expected, hit, price))
 
-    def take_over(self, answers: pa.Table, price: Price | None) -> None:
-        """Counts what a process that was killed had asked for these requests, as if this one had."""
-        for row in answers.select(COUNTED_AGAIN).to_pylist():
-            # An answer of a batch took no seconds of its own; a refusal without a reply took none either.
-            replied = row["status"] != "refused" or row["prompt_tokens"] is not None
-            batched = row["inference_time"] is None and replied
-            self.add(KeptAnswer(key=b"", **row), price.of_batches() if batched and price else price)
-            self.batched += batched
-            self.sent += 1
-            self.cached -= 1
-            self.attempts += row["attempts"]
-            self.retries += row["attempts"] - 1
+    def take_over(self, answer: pa.Table, price: Price | None, asked: int) -> Used:
+        """Counts what a process that was killed had asked for a request of so many characters, as if this one
+        had; gives what that used."""
+        (row,) = answer.select([*COUNTED_AGAIN, *SAID, "reply_json"]).to_pylist()
+        # An answer of a batch took no seconds of its own; a refusal without a reply took none either.
+        replied = row["status"] != "refused" or row["prompt_tokens"] is not None
+        batched = row["inference_time"] is None and replied
+        self.batched += batched
+        self.sent += 1
+        self.cached -= 1
+        self.attempts += row["attempts"]
+        self.retries += row["attempts"] - 1
+        price = price.of_batches() if batched and price else price
+        return self.add(KeptAnswer(key=b"", **row), price, asked)
 
     def count_reused(self, answers: pa.Table, price: Price | None) -> None:
         """Counts what kept answers (rows of ANSWERS) spared."""
@@ -500,6 +536,7 @@ class RequestTally:
             "batched",
             "attempts",
             "retries",
+            "uncounted",
             "prompt_tokens",
             "completion_tokens",
             "cached_tokens",
@@ -523,8 +560,10 @@ class RequestTally:
         return cls(**{name: part for name, part in named.items() if name != "total_tokens"})
 
 
-USED: Final = ("prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens")
-COUNTED_AGAIN = ["status", "attempts", "served_model", "system_fingerprint", "inference_time", *USED]
+COUNTED: Final = ("prompt_tokens", "completion_tokens", "total_tokens", "cached_tokens", "reasoning_tokens")
+SAID: Final = ("response", "reasoning", "tool_calls_json")
+"""What a model wrote."""
+COUNTED_AGAIN = ["status", "attempts", "served_model", "system_fingerprint", "inference_time", *COUNTED]
 SAVED = ("prompt_tokens", "completion_tokens", "cached_tokens", "inference_time")
 
 

@@ -40,7 +40,7 @@ from tasks.models.control import check_interrupted, control_of
 from tasks.models.engine import Engine, InferenceState, RequestGroup
 from tasks.models.identity import RequestExpansion
 from tasks.models.limits.limiters import ConcurrencyLimiter
-from tasks.models.limits.spending import spending_of
+from tasks.models.limits.spending import NOTHING, spending_of
 from tasks.models.providers.provider import AskedProvider, provider_of
 from tasks.models.records import (
     Codec,
@@ -52,6 +52,7 @@ from tasks.models.records import (
     Request,
     RequestFailure,
     RequestTally,
+    asked_characters,
 )
 from tasks.models.wire import Wire
 from tasks.processes.garbage import collect_rarely
@@ -258,7 +259,7 @@ class Inference:
         with suppress(DamagedAnswers):  # what was lost is asked for again, and counts then
             for _ in rows.batches(source):
                 pass
-        spending.add(earlier.prompt_tokens + earlier.completion_tokens, earlier.cost)
+        spending.add(counted.used.tokens, counted.used.cost)
         spending.began(counted.began)
         self.state.stopped = self.state.stopped or self.state.limit_reached()
 
@@ -329,15 +330,18 @@ class KeptCounts:
         self._asked = asked
         self._unanswered = unanswered
         self._repeated: set[bytes] = set()
+        self.used = NOTHING
+        """What a process that was killed has used."""
         self.began = math.inf
         """When a process that was killed asked its first single request, in seconds since 1970. A batch was
         asked before the run waited for it."""
 
-    def add(self, keys: Sequence[bytes], table: pa.Table, there: np.ndarray) -> None:
-        """Takes a portion: keys, a row of answer for each, and whether it is there.
+    def add(self, requests: Sequence[Request], table: pa.Table, there: np.ndarray) -> None:
+        """Takes a portion: requests, a row of answer for each, and whether it is there.
 
         Raises DamagedAnswers for an answer that was there when it was looked up.
         """
+        keys = [request.key for request in requests]
         if lost := {keys[at] for at in np.flatnonzero(~there).tolist()} - self._unanswered:
             raise DamagedAnswers(
                 f"{len(lost)} kept answers were removed from the store before they were read; "
@@ -352,7 +356,8 @@ class KeptCounts:
             key = keys[at]
             if key not in self._asked and askers[at] is not None and askers[at] == self._options.asker:
                 answer = table.slice(at, 1)
-                self._tally.take_over(answer, self._options.price)
+                (asked,) = asked_characters([requests[at]])
+                self.used += self._tally.take_over(answer, self._options.price, asked)
                 if answer["inference_time"][0].is_valid:
                     self.began = min(self.began, float(asked_at[at]))
                 self._asked.add(key)

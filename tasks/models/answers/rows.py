@@ -48,7 +48,7 @@ class ResponseRows:
     """Makes rows of kept answers.
 
     A request without an answer takes its failure, or ``otherwise`` where it was never asked. ``on_read`` is
-    told of each portion: its keys, a row of answer for each, and whether it is there.
+    told of each portion: its requests, a row of answer for each, and whether it is there.
     """
 
     expansion: RequestExpansion
@@ -56,7 +56,7 @@ class ResponseRows:
     answers: FoundAnswers
     failures: Mapping[bytes, RequestFailure]
     otherwise: RequestFailure
-    on_read: Callable[[Sequence[bytes], pa.Table, np.ndarray], None]
+    on_read: Callable[[Sequence[Request], pa.Table, np.ndarray], None]
 
     def batches(self, requests: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Rows for REQUESTS batches."""
@@ -73,7 +73,7 @@ class ResponseRows:
         table, position = self.answers.rows(keys)
         missing = np.flatnonzero(position < 0)
         table = read_replies(self.codec_of, requests, table.take(pa.array(position, mask=position < 0)))
-        self.on_read(keys, table, position >= 0)
+        self.on_read(requests, table, position >= 0)
         failures = {int(at): self.failures.get(keys[at], self.otherwise) for at in missing}
         fill = {
             "status": pa.array(

@@ -4,6 +4,7 @@ Answers are counted as they come. A batch promises what it may use when it is se
 of the run spends that meanwhile.
 """
 
+import math
 import threading
 import time
 from collections import OrderedDict
@@ -12,6 +13,8 @@ from dataclasses import dataclass
 from tasks.models.config import Price, RunLimits
 
 MILLION = 1_000_000
+CHARACTERS_A_TOKEN = 4
+"""By which tokens are estimated where nobody counts them."""
 
 
 def cost_of(prompt: int, completion: int, cached: int, price: Price | None) -> float:
@@ -38,6 +41,24 @@ class Used:
 
 
 NOTHING = Used()
+
+
+def estimated(
+    prompt: int | None, completion: int | None, total: int | None, asked: int, said: int
+) -> tuple[int, int]:
+    """Prompt and completion tokens where a reply does not count them all: as the total leaves them, else by
+    the characters that were ``asked`` and ``said``.
+
+    >>> estimated(None, None, None, 400, 1), estimated(None, None, 50, 400, 40), estimated(3, None, 50, 0, 0)
+    ((100, 1), (40, 10), (3, 47))
+    """
+    if completion is None:
+        guess = math.ceil(said / CHARACTERS_A_TOKEN)
+        rest = guess if total is None else max(0, total - (prompt or 0))
+        completion = min(guess, rest) if prompt is None else rest
+    if prompt is None:
+        prompt = math.ceil(asked / CHARACTERS_A_TOKEN) if total is None else max(0, total - completion)
+    return prompt, completion
 
 
 class Spending:

@@ -43,6 +43,7 @@ class Diagnosis:
         findings += answers.format_gaps(view.results, self._options)
         findings += responses.unused_recordings(view.manifest)
         findings += responses.absent_recordings(view.manifest)
+        findings += responses.uncounted_replies(view.manifest)
         findings += responses.stopped_early(view.manifest)
         findings += answers.arena_findings(view.manifest)
         return tuple(chain.from_iterable(grouped(findings)))

@@ -300,6 +300,24 @@ def absent_recordings(manifest: Mapping[str, Any]) -> Iterator[Diagnostic]:
             )
 
 
+def uncounted_replies(manifest: Mapping[str, Any]) -> Iterator[Diagnostic]:
+    """Replies that did not say how many tokens they took: what the run says of tokens and cost lacks them."""
+    config = manifest.get("config")
+    limits = (config.get("limits") if isinstance(config, Mapping) else None) or {}
+    held = [f"limits.{name}" for name in ("max_tokens", "max_cost") if limits.get(name) is not None]
+    are = "was" if len(held) == 1 else "were"
+    said = f"; {' and '.join(held)} {are} held by an estimate from their characters" if held else ""
+    for name, counts in [*manifest.get("models", {}).items(), *manifest.get("judges", {}).items()]:
+        if uncounted := counts.get("uncounted"):
+            yield Diagnostic(
+                "uncounted",
+                "warning" if held else "note",
+                f"{name}: {numbers.plural(uncounted, 'answer')} came without token counts, and the run's "
+                f"tokens and cost lack them{said}.",
+                uncounted,
+            )
+
+
 def stopped_early(manifest: Mapping[str, Any]) -> Iterator[Diagnostic]:
     """That a gate ended the run: its numbers are over the items that were asked."""
     if stopped := manifest.get("stopped"):

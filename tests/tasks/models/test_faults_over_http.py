@@ -273,6 +273,57 @@ def test_a_limit_holds_where_no_reply_can_be_read(bench, problems, script, limit
     assert next(iter(limit)) in outcome.tally.stopped
 
 
+UNCOUNTED = {"choices": [{"message": {"content": "4" * 40}, "finish_reason": "stop"}]}
+
+
+@pytest.mark.parametrize("usage", [{}, {"usage": None}, {"usage": {"prompt_tokens": "10"}}])
+@pytest.mark.parametrize("limit", [{"max_tokens": 50}, {"max_cost": 0.00005}])
+def test_a_limit_holds_by_an_estimate_where_replies_have_no_counts(bench, batch_of, script, limit, usage):
+    config = {"model": "m", "base_url": script(lambda _: (200, {}, UNCOUNTED | usage)), "max_concurrency": 1}
+    model = ModelConfig.model_validate({"name": "a", "config": config})
+    rows = batch_of([{"prompts": [f"{number:040}"]} for number in range(6)])
+    price = Price(prompt=1.0, completion=1.0)
+    outcome = bench.ask(model, rows, limits=RunLimits(**limit), price=price)
+    assert (outcome.tally.attempts, outcome.tally.uncounted) == (3, 3)  # 10 tokens asked and 10 said, each
+    assert next(iter(limit)) in outcome.tally.stopped
+    assert (outcome.tally.total_tokens, outcome.tally.cost) == (0, 0)  # nothing estimated is kept
+    assert outcome.rows[0]["prompt_tokens"] is None
+    assert outcome.rows[0]["completion_tokens"] is None
+
+
+def test_a_total_alone_counts_against_the_limits_as_it_is(bench, batch_of, script):
+    config = {"base_url": script(lambda _: (200, {}, UNCOUNTED | {"usage": {"total_tokens": 1_000}}))}
+    model = ModelConfig.model_validate({"name": "a", "config": config | {"model": "m", "max_concurrency": 1}})
+    rows = batch_of([{"prompts": [f"{number}"]} for number in range(6)])
+    outcome = bench.ask(model, rows, limits=RunLimits(max_tokens=2_000))
+    assert (outcome.tally.attempts, outcome.tally.uncounted) == (2, 2)
+    assert outcome.rows[0]["total_tokens"] == 1_000
+
+
+def test_samples_of_one_call_without_counts_have_its_prompt_once(bench, batch_of, script):
+    def answer(asked):
+        (choice,) = UNCOUNTED["choices"]
+        return 200, {}, {"choices": [choice | {"index": at} for at in range(asked.body["n"])]}
+
+    config = {"model": "m", "base_url": script(answer), "max_concurrency": 1}
+    model = ModelConfig.model_validate({"name": "a", "config": config})
+    rows = batch_of([{"prompts": [f"{number}" * 160]} for number in range(6)])
+    sampling = {"num_samples": 4, "n": 4}
+    outcome = bench.ask(model, rows, limits=RunLimits(max_tokens=160), sampling=sampling)
+    assert (outcome.tally.attempts, outcome.tally.uncounted) == (2, 8)  # 40 asked and 4 × 10 said, each
+
+
+def test_what_a_killed_process_was_answered_without_counts_is_estimated_too(bench, batch_of, script):
+    config = {"model": "m", "base_url": script(lambda _: (200, {}, UNCOUNTED)), "max_concurrency": 1}
+    model = ModelConfig.model_validate({"name": "a", "config": config})
+    rows = batch_of([{"prompts": [f"{number:040}"]} for number in range(6)])
+    first = bench.ask(model, [rows[0].slice(0, 2)], asker="an inference")
+    assert first.tally.uncounted == 2
+    limits = RunLimits(max_tokens=50)
+    again = bench.ask(model, rows, limits=limits, account="another attempt", asker="an inference")
+    assert (again.tally.sent, again.tally.uncounted) == (3, 3)  # of which two were asked before
+
+
 def test_windows_before_one_that_is_refused_count(bench, batch_of, script):
     def answer(asked):
         ids = asked.body["prompt"][0]

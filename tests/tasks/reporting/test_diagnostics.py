@@ -11,6 +11,7 @@ import pytest
 from tasks.reporting.diagnostics import Diagnosis, diagnose
 from tasks.reporting.diagnostics.answers import Frequent
 from tasks.reporting.diagnostics.findings import Diagnostic, DiagnosticOptions
+from tasks.reporting.diagnostics.responses import uncounted_replies
 from tasks.reporting.view import LabelView, ResponseView, RunView, SampleView
 from tests.tasks.reporting.report_recordings import CONFIG, gsm8k, run_of
 
@@ -141,6 +142,20 @@ def test_responses_cut_off_at_the_limit(finish: str) -> None:
     assert found["truncated"].severity == "warning"
     assert "5 of 50 responses (10 %)" in found["truncated"].message
     assert findings(sample(n, **(cut if n == 0 else {})) for n in range(200))["truncated"].severity == "note"
+
+
+def test_replies_without_token_counts_are_told_once_a_model() -> None:
+    def told(config: dict[str, Any]) -> list[Diagnostic]:
+        models = {"m": {"uncounted": 20}, "counted": {"uncounted": 0}, "older": {}}
+        manifest = {"config": config, "models": models, "judges": {"j": {"uncounted": 1}}}
+        return list(uncounted_replies(manifest))
+
+    limited, judge = told({"limits": {"max_tokens": 60, "max_cost": None}})
+    assert (limited.kind, limited.severity, limited.count, judge.count) == ("uncounted", "warning", 20, 1)
+    assert limited.message.startswith("m: 20 answers came without token counts")
+    assert "limits.max_tokens was held by an estimate" in limited.message
+    free, _ = told({})
+    assert (free.severity, "limits" in free.message) == ("note", False)
 
 
 def test_a_finish_reason_that_nobody_knows_is_named() -> None:
