@@ -38,6 +38,8 @@ TAKEN: Final = frozenset(
 """Sampling parameters that the API has a field for."""
 ENCRYPTED: Final = "encrypted_content"
 """Field of an item of reasoning that can be sent back, since nothing is stored by the provider."""
+FINAL: Final = "final_answer"
+"""The phase of messages that are the answer; those of another phase say what the model is about to do."""
 ENDS: Final = frozenset({"response.completed", "response.incomplete", "response.failed"})
 """Events of a stream that hold the whole response."""
 UNFINISHED: Final = frozenset({"failed", "cancelled", "queued", "in_progress"})
@@ -149,17 +151,19 @@ class Items(NativeCodec):
         finish = {"max_output_tokens": "length"}.get(reason or "", reason)
         ended = "tool_calls" if calls is not None else "stop"
         facts: dict[str, Any] = {**self.usage(part), "finish_reason": finish or ended}
-        said = [one for item in output if item.get("type") == "message" for one in _listed(item, "content")]
+        messages = [item for item in output if item.get("type") == "message"]
+        said = [one for message in messages for one in _listed(message, "content")]
         refusals = [str(one.get("refusal")) for one in said if one.get("type") == "refusal"]
         if refusals:
             return Answer("refused", error=f"{REFUSED}: {shortened(' '.join(refusals))}", **facts)
         if reason == "content_filter":
             return Answer("refused", error=f"{FILTERED}: its content filter cut the answer", **facts)
-        text = "".join(str(one["text"]) for one in said if one.get("type") == "output_text")
-        thoughts = [one for item in output if item.get("type") == "reasoning" for one in _thoughts(item)]
+        final = [message for message in messages if message.get("phase") == FINAL]
+        text = "\n\n".join(map(_text, final or messages))
+        thoughts = [one for item in output if _is_thought(item, bool(final)) for one in _thoughts(item)]
         facts |= {"reasoning": "\n\n".join(thoughts) or None, "tool_calls_json": calls}
-        signed = [item for item in output if item.get("type") == "reasoning" and item.get(ENCRYPTED)]
-        facts["thoughts_json"] = thoughts_text(signed)
+        has_phases = any(message.get("phase") for message in messages)
+        facts["thoughts_json"] = thoughts_text([item for item in output if _goes_back(item, has_phases)])
         if not text.strip() and calls is None:
             if finish == "length":
                 limit = "the tokens were used up before the answer began (max_output_tokens)"
@@ -176,7 +180,28 @@ def _listed(item: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
     return entries
 
 
+def _text(message: Mapping[str, Any]) -> str:
+    parts = (one for one in _listed(message, "content") if one.get("type") == "output_text")
+    return "".join(str(one["text"]) for one in parts)
+
+
+def _is_thought(item: Mapping[str, Any], has_final: bool) -> bool:
+    """Whether an item of the output stands before the answer: what is said before a final answer does."""
+    if item.get("type") == "message":
+        return has_final and item.get("phase") != FINAL
+    return item.get("type") == "reasoning"
+
+
+def _goes_back(item: Mapping[str, Any], has_phases: bool) -> bool:
+    """Whether an item of the output is sent with the next turn as it came; messages have their phase so."""
+    if item.get("type") == "message":
+        return has_phases
+    return item.get("type") == "reasoning" and bool(item.get(ENCRYPTED))
+
+
 def _thoughts(item: Mapping[str, Any]) -> list[str]:
+    if item.get("type") == "message":
+        return [_text(item)]
     entries = [entry for name in ("content", "summary") if item.get(name) for entry in _listed(item, name)]
     return [str(entry["text"]) for entry in entries if isinstance(entry.get("text"), str)]
 
@@ -195,8 +220,10 @@ def _items(message: Message) -> Iterator[dict[str, Any]]:
         yield {"type": "function_call_output", "call_id": message["tool_call_id"], "output": output}
         return
     if role == "assistant":
-        yield from message.get(THOUGHTS) or ()
-        if text := content_text(content):
+        came = message.get(THOUGHTS) or ()
+        yield from came
+        is_there = any(item.get("type") == "message" for item in came)
+        if (text := content_text(content)) and not is_there:
             yield {"role": role, "content": [{"type": "output_text", "text": text}]}
     else:
         parts = [{"type": "text", "text": content}] if isinstance(content, str) else content or []

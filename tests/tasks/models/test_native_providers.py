@@ -474,6 +474,35 @@ def thinks_and_calls(kind: str, turn: int) -> dict[str, Any]:
     return reply
 
 
+def said_in(phase: str | None, *texts: str) -> dict[str, Any]:
+    content = [{"type": "output_text", "text": text, "annotations": []} for text in texts]
+    told = {"id": f"msg_{texts[0]}", "role": "assistant", "phase": phase}
+    return {"type": "message", **told, "content": content}
+
+
+def test_what_a_response_says_before_its_final_answer_is_no_part_of_it():
+    thought = {"type": "reasoning", "id": "rs", "summary": [{"type": "summary_text", "text": "2 and 2"}]}
+    output = [thought, said_in("commentary", "I will ", "compute it."), said_in("final_answer", "4")]
+    answer = read("openai_responses", {"status": "completed", "output": output})
+    assert (answer.status, answer.response) == ("ok", "4")
+    assert answer.reasoning == "2 and 2\n\nI will compute it."
+
+    looks = [said_in("commentary", "Let me look."), {"type": "function_call", "name": "f", "arguments": "{}"}]
+    assert read("openai_responses", {"output": looks}).response == "Let me look."
+    unlabelled = [said_in(None, "One."), said_in(None, "Two", " and three.")]
+    several = read("openai_responses", {"output": unlabelled})
+    assert (several.response, several.thoughts_json) == ("One.\n\nTwo and three.", None)
+
+
+def test_messages_of_a_response_go_back_with_their_phases():
+    thought = {"type": "reasoning", "id": "rs", "summary": [], "encrypted_content": "s"}
+    output = [said_in("commentary", "I will compute it."), thought, said_in("final_answer", "4")]
+    answer = read("openai_responses", {"output": output})
+    said = {"role": "assistant", "content": answer.response, "thoughts": json.loads(answer.thoughts_json)}
+    _, asked = call("openai_responses", [{"role": "user", "content": "q"}, said, SAID[1]])
+    assert asked["input"][1:-1] == output
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_signed_thoughts_go_back_with_the_next_turns(
     bench: Any, batch_of: Any, script: Callable[..., str], kind: str
