@@ -35,6 +35,7 @@ from tasks.models.providers.native import (
     arguments_object,
     described,
     function_call,
+    joined,
     json_schema,
     said_parts,
     thoughts_text,
@@ -210,7 +211,7 @@ class Contents(NativeCodec):
             raise ServerFault(f"the API broke the answer off (finish reason {finish})")
         parts = _parts(candidates[0])
         text, thought = (
-            "".join(str(one["text"]) for one in parts if "text" in one and bool(one.get("thought")) is thinks)
+            joined(one["text"] for one in parts if "text" in one and bool(one.get("thought")) is thinks)
             for thinks in (False, True)
         )
         calls = calls_text([_call(one["functionCall"]) for one in parts if "functionCall" in one])
@@ -233,7 +234,9 @@ def _parts(candidate: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     parts = content.get("parts", []) if isinstance(content, Mapping) else []
     if not isinstance(parts, list) or not all(isinstance(part, Mapping) for part in parts):
         raise MalformedBody("the answer's candidate has no list of parts")
-    return parts
+    # A field that is null is not there, as in all JSON of protocol buffers.
+    told = ({name: value for name, value in part.items() if value is not None} for part in parts)
+    return [part for part in told if part]
 
 
 def _call(call: Any) -> dict[str, Any]:

@@ -25,7 +25,14 @@ from tasks.models.errors import (
     shortened,
 )
 from tasks.models.extra import with_extra, with_own
-from tasks.models.providers.native import Chat, NativeCodec, NativeConfig, NativeProvider, thoughts_text
+from tasks.models.providers.native import (
+    Chat,
+    NativeCodec,
+    NativeConfig,
+    NativeProvider,
+    joined,
+    thoughts_text,
+)
 from tasks.models.providers.openai.config import is_openai
 from tasks.models.records import Answer, Request, text_or_none, usage_of
 from tasks.models.registry import provider
@@ -182,7 +189,7 @@ def _listed(item: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
 
 def _text(message: Mapping[str, Any]) -> str:
     parts = (one for one in _listed(message, "content") if one.get("type") == "output_text")
-    return "".join(str(one["text"]) for one in parts)
+    return joined(one.get("text") for one in parts)
 
 
 def _is_thought(item: Mapping[str, Any], has_final: bool) -> bool:

@@ -251,7 +251,10 @@ def test_an_empty_text_of_gemini_is_an_answer():
     assert (read("gemini", "empty").status, read("gemini", "empty").response) == ("ok", "")
 
 
-@pytest.mark.parametrize("content", [{}, {"content": {"role": "model"}}, {"content": {"parts": []}}])
+@pytest.mark.parametrize(
+    "content",
+    [{}, *({"content": said} for said in ({"role": "model"}, {"parts": []}, {"parts": [{"text": None}]}))],
+)
 def test_an_answer_of_gemini_without_a_part_is_none_and_asked_again(content: dict[str, Any]):
     with pytest.raises(EmptyAnswer):
         read("gemini", {"candidates": [{"finishReason": "STOP", **content}]})
@@ -261,6 +264,14 @@ def test_an_answer_of_gemini_without_a_part_is_none_and_asked_again(content: dic
         read("gemini", stream.body())
     malformed = read("gemini", {"candidates": [{"finishReason": "MALFORMED_FUNCTION_CALL", **content}]})
     assert (malformed.status, malformed.response) == ("ok", ""), "the model's own fault"
+
+
+def test_a_field_of_a_part_of_gemini_that_is_null_is_none():
+    called = {"functionCall": {"name": "f", "args": {}}, "text": None}
+    parts = [{"text": "Four.", "thought": None, "functionCall": None}, called]
+    answer = read("gemini", {"candidates": [{"content": {"parts": parts}, "finishReason": "STOP"}]})
+    assert (answer.status, answer.response, answer.reasoning) == ("ok", "Four.", None)
+    assert answer.finish_reason == "tool_calls"
 
 
 @pytest.mark.parametrize(
@@ -274,6 +285,11 @@ def test_an_answer_of_gemini_without_a_part_is_none_and_asked_again(content: dic
         ("openai_responses", {"output": [1]}),
         ("openai_responses", {"output": [{"type": "message", "content": "x"}]}),
         ("openai_responses", {"output": [{"type": "function_call"}]}),
+        ("gemini", {"candidates": [{"content": {"parts": [{"text": 4}]}, "finishReason": "STOP"}]}),
+        *[
+            ("openai_responses", {"output": [{"type": "message", "content": [part]}]})
+            for part in ({"type": "output_text", "text": None}, {"type": "output_text"})
+        ],
     ],
 )
 def test_a_reply_of_another_shape_is_malformed(kind: str, odd: dict[str, Any]):
