@@ -328,7 +328,7 @@ def usage_of(body: Mapping[str, Any], parts: int) -> list[dict[str, int | None]]
         "prompt_tokens": _count(usage, "prompt_tokens"),
         "completion_tokens": _count(usage, "completion_tokens"),
         "total_tokens": _count(usage, "total_tokens"),
-        "cached_tokens": _count(usage.get("prompt_tokens_details"), "cached_tokens"),
+        "cached_tokens": _cached(usage),
         "reasoning_tokens": _count(usage.get("completion_tokens_details"), "reasoning_tokens"),
     }
     counts["completion_tokens"] = _written(counts)
@@ -344,6 +344,13 @@ def usage_of(body: Mapping[str, Any], parts: int) -> list[dict[str, int | None]]
         }
         for part in range(parts)
     ]
+
+
+def _cached(usage: Mapping[str, Any]) -> int | None:
+    """Tokens of the prompt that the server had cached, as OpenAI, DeepSeek and Moonshot say it."""
+    details = usage.get("prompt_tokens_details")
+    said = (details, "cached_tokens"), (usage, "prompt_cache_hit_tokens"), (usage, "cached_tokens")
+    return next((count for place in said if (count := _count(*place)) is not None), None)
 
 
 def _written(counts: Mapping[str, int | None]) -> int | None:

@@ -405,6 +405,22 @@ def test_a_thought_costs_what_answers_cost_wherever_the_server_counts_it(usage, 
     assert (answer.completion_tokens, answer.reasoning_tokens) == (completion, thought)
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"prompt_tokens_details": {"cached_tokens": 2}},
+        {"prompt_tokens_details": {"cached_tokens": 2}, "cached_tokens": 1},
+        {"prompt_cache_hit_tokens": 2, "prompt_cache_miss_tokens": 1},
+        {"prompt_tokens_details": {"cached_tokens": None}, "prompt_cache_hit_tokens": 2},
+        {"prompt_tokens_details": None, "cached_tokens": 2},
+    ],
+)
+def test_cached_tokens_are_counted_wherever_the_endpoint_says_them(said):
+    reply = body({"content": "4"})
+    reply["usage"] |= said
+    assert answered(reply).cached_tokens == 2
+
+
 def test_a_prompt_has_no_more_cached_tokens_than_it_has_tokens():
     reply = body()
     reply["usage"] |= {"prompt_tokens_details": {"cached_tokens": 100_000}}
