@@ -65,12 +65,35 @@ SPLITS = [
     ("mistral", "<think>2 + 2</think>4", ("<think>2 + 2</think>4", None)),
     (("<<", ">>"), "<<2 + 2>>4", ("4", "2 + 2")),
     (("<<", ">>"), "<<2 +", (None, "2 +")),
+    (("---", "---"), "2 + 2---4", ("4", "2 + 2")),
+    (("THINK", "THINK END"), "2 + 2THINK END4", ("4", "2 + 2")),
+    # A mark that closes what the text itself opened says nothing of the template.
+    ("auto", "4 is what <think> means </think>", ("4 is what ", "means")),
+    ("auto", "Well: <think>2 + 2</think>\n\n4", ("Well: 4", "2 + 2")),
+    ("auto", "Well: [THINK]2 + 2[/THINK]4", ("Well: 4", "2 + 2")),
+    ("auto", "I write <think> and </think>. 2 + 2</think>4", ("4", "I write <think> and </think>. 2 + 2")),
+    ("auto", "2 + 2</think>4 <think>or</think> so", ("4 <think>or</think> so", "2 + 2")),
+    ("auto", "2 + 2</think>4 </think>", ("4 </think>", "2 + 2")),
+    ("auto", "4. <think>Or", ("4. <think>Or", None)),
+    ("auto", "The mark [THINK] is odd</think>4", ("4", "The mark [THINK] is odd")),
 ]
 
 
 @pytest.mark.parametrize(("named", "text", "expected"), SPLITS, ids=[f"{s[0]} {s[1][:16]}" for s in SPLITS])
 def test_thoughts_are_known_by_the_marks_of_their_family(named, text, expected):
     assert split_thought(text, known=marks_of(named)) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("I begin with <think>. 2 + 2</think>4", ("4", "I begin with <think>. 2 + 2")),
+        ("I write <think> and </think>. 2 + 2</think>4", ("4", "I write <think> and </think>. 2 + 2")),
+        ("I write <think> and", (None, "I write <think> and")),
+    ],
+)
+def test_a_thought_that_the_template_opens_may_quote_marks(text, expected):
+    assert split_thought(text, opened=True) == expected
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -303,6 +326,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable
         ("vllm", "43", "stop", True, "/tokenize"),
         ("plain", "17 + 26 is</think>43", "stop", True, "/v1/chat/completions"),
         ("plain", "<think>17 + 26</think>43", "stop", "auto", "/v1/chat/completions"),
+        ("plain", "Well: <think>17 + 26</think>43", "stop", "auto", "/v1/chat/completions"),
         ("plain", "43", "stop", "auto", "/v1/chat/completions"),
         ("plain", "17 and 26 make", "length", "auto", "/v1/chat/completions"),
     ],

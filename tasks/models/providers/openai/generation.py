@@ -8,6 +8,7 @@ of several families open the thought themselves, so that the text holds its end 
 where the tokens were used up before; ``probes`` looks for the marks at the end of a rendered prompt.
 """
 
+import re
 from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -62,6 +63,16 @@ class Marks:
     closing: str
     ends: tuple[str, ...] = ()
     wrapper: tuple[str, str] | None = None
+
+    def end_in(self, text: str) -> int | None:
+        """Where the first closing mark stands that closes nothing which the text opens; None: there is
+        none."""
+        depth, longest_first = 0, sorted((self.opening, self.closing), key=len, reverse=True)
+        for mark in re.finditer("|".join(map(re.escape, longest_first)), text):
+            if mark[0] == self.closing and depth == 0:
+                return mark.start()
+            depth += 1 if mark[0] == self.opening else -1
+        return None
 
     def bare(self, text: str) -> str:
         """The text without what the family puts behind it."""
@@ -132,16 +143,25 @@ def split_thought(
     """
     begins = text.lstrip()
     marks = next((marks for marks in known if begins.startswith((marks.opening, marks.closing))), None)
-    if marks is None:
-        if opened is False:
-            return text, None
-        closed = [marks for marks in known if marks.closing in text]
-        if not closed:
-            return (None, text.strip()) if opened is True else (text, None)
-        marks = min(closed, key=lambda marks: text.index(marks.closing))
-        begins = text
-    thought, closing, answer = begins.removeprefix(marks.opening).partition(marks.closing)
-    return (marks.answer(answer) if closing else None), marks.bare(thought)
+    if marks is not None:
+        thought, closing, answer = begins.removeprefix(marks.opening).partition(marks.closing)
+        return (marks.answer(answer) if closing else None), marks.bare(thought)
+    if opened is False:
+        return text, None
+    closed = [marks for marks in known if marks.closing in text]
+    if not closed:
+        return (None, text.strip()) if opened is True else (text, None)
+    ends = {end: marks for marks in closed if (end := marks.end_in(text)) is not None}
+    if not ends and opened is True:  # it quotes the mark that the template has written
+        ends = {text.index(marks.closing): marks for marks in closed}
+    if ends:
+        marks = ends[end := min(ends)]
+        return marks.answer(text[end + len(marks.closing) :]), marks.bare(text[:end])
+    # The text opens each thought that it closes: the template does not, and what stands before is said.
+    marks = min(closed, key=lambda marks: text.index(marks.opening))
+    before, _, rest = text.partition(marks.opening)
+    thought, _, answer = rest.partition(marks.closing)
+    return before + marks.answer(answer), marks.bare(thought)
 
 
 MARKED = ReasoningConfig()

@@ -227,7 +227,7 @@ async def _answered(
     text = text if isinstance(text, str) else ""
     if any(text.lstrip().startswith(marks.opening) for marks in known):
         return Found(False, by)
-    if any(marks.closing in text for marks in known):
+    if any(marks.end_in(text) is not None for marks in known):
         return Found(True, by)
     whole = ending(text_or_none(choice.get("finish_reason"))) == "whole"
     return Found(False if whole else None, f"{by}: it holds no mark")
