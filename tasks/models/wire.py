@@ -98,6 +98,13 @@ def _is_whole(data: bytes) -> bool:
 TEXTS = ("content", "reasoning_content", "reasoning", "refusal")
 
 
+def thinking_text(content: Any) -> str | None:
+    """The thought in a message's content: its parts of the type ``thinking``, as Mistral sends them."""
+    parts = content if isinstance(content, list) else ()
+    thoughts = (part for part in parts if isinstance(part, Mapping) and part.get("type") == "thinking")
+    return "".join(content_text(part.get("thinking")) for part in thoughts) or None
+
+
 class StreamedAnswer:
     """Collects the events of one streamed answer."""
 
@@ -153,6 +160,8 @@ class StreamedAnswer:
                 text = delta.get(name)
                 if isinstance(text, str | list):
                     _append(message, name, text if isinstance(text, str) else content_text(text))
+            if thought := thinking_text(delta.get("content")):
+                _append(message, "reasoning_content", thought)
             if isinstance(delta.get("tool_calls"), list):
                 message.setdefault("tool_calls", []).extend(delta["tool_calls"])
             if delta.get("function_call"):

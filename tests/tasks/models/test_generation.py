@@ -190,6 +190,25 @@ def test_reasoning_is_kept_apart_from_the_answer():
         assert (answer.response, answer.reasoning) == ("4", "2 + 2")
 
 
+def text_part(text: str) -> dict[str, str]:
+    return {"type": "text", "text": text}
+
+
+@pytest.mark.parametrize("thinking", [[text_part("2 + "), text_part("2")], "2 + 2"])
+def test_parts_of_a_content_that_are_thoughts_are_kept_apart_from_the_answer(thinking):
+    thought = {"type": "thinking", "thinking": thinking}
+    assembly = StreamedAnswer()
+    for part in (thought, text_part("4")):
+        assembly.add(orjson.dumps({"choices": [{"index": 0, "delta": {"content": [part]}}]}))
+    assembly.add(orjson.dumps({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}))
+    for reply in (body({"content": [thought, text_part("4")]}), assembly.body()):
+        answer = answered(reply | {"usage": {"completion_tokens": 12}})
+        assert (answer.response, answer.reasoning, answer.reasoning_tokens) == ("4", "2 + 2", 10)
+    for finish, status in (("stop", "ok"), ("length", "cut_off")):
+        alone = answered(body({"content": [thought]}, finish_reason=finish))
+        assert (alone.status, alone.reasoning) == (status, "2 + 2")
+
+
 def test_an_answer_cut_to_nothing_by_a_stop_sequence_is_an_answer():
     assert answered(body({"content": ""}), stop=["\n"]).response == ""
 
@@ -556,8 +575,8 @@ def test_ids_of_a_known_tokenizer_reach_the_server(bench, served, endpoint, prob
 @pytest.mark.parametrize(
     ("content", "text"),
     [
+        ([{"type": "image"}], ""),
         ([{"type": "text", "text": "a"}, {"type": "image"}, {"type": "text", "text": 5}, "b"], "ab"),
-        ([{"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}, {"text": "4"}], "4"),
     ],
 )
 def test_parts_of_a_content_that_hold_no_text_are_left_out(content, text):

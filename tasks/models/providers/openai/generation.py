@@ -44,7 +44,7 @@ from tasks.models.records import (
     usage_of,
 )
 from tasks.models.tokenizers import Tokenizer
-from tasks.models.wire import body_error
+from tasks.models.wire import body_error, thinking_text
 
 Opened = bool | Literal["auto"]
 """Whether the chat template opens the thought: then a text without any mark is a thought that never ended.
@@ -346,10 +346,10 @@ class Chat(Generation):
         if not isinstance(message, Mapping):
             raise MalformedBody("a choice of the answer has no message")
         text, refusal = message.get("content"), message.get("refusal")
+        reasoning = message.get("reasoning_content") or message.get("reasoning") or thinking_text(text)
         if isinstance(text, list):
             said = [part["refusal"] for part in text if isinstance(part, Mapping) and part.get("refusal")]
             refusal, text = refusal or " ".join(map(str, said)), content_text(text)
-        reasoning = message.get("reasoning_content") or message.get("reasoning")
         if not isinstance(text, str | None):
             raise MalformedBody("a message's content is neither text nor null")
         if refusal:
