@@ -205,12 +205,15 @@ class ReasoningConfig(Frozen):
         return merged_bodies(body, thought_budget(self.budget_tokens, self.budget_as, base_url))
 
     def identity(self, base_url: str) -> dict[str, Any]:
-        """What of it can change an answer; empty where nothing is said."""
-        marks = list(self.marks) if isinstance(self.marks, tuple) else self.marks
-        read = {"opened": self.opened, "marks": marks}
-        told = self.sent(base_url)
-        said = {name: value for name, value in read.items() if value != "auto"}
-        return said | ({"sent": told} if told else {})
+        """What of it can change an answer as it comes; empty where nothing is said."""
+        told, opened = self.sent(base_url), {} if self.opened == "auto" else {"opened": self.opened}
+        return opened | ({"sent": told} if told else {})
+
+    def reading(self) -> dict[str, Any]:
+        """What of it decides alone how an answer that came is read; empty where nothing is said."""
+        if self.marks == "auto":
+            return {}
+        return {"marks": list(self.marks) if isinstance(self.marks, tuple) else self.marks}
 
 
 class ModelConfig(Frozen):

@@ -1,7 +1,8 @@
 """The identity of a model, and the keys under which answers are kept.
 
-``model_identity`` holds what of a model can change its answers, ``RequestExpansion`` makes requests with keys
-of REQUESTS rows. Plans, ``respond`` and the forecast use them; what stands here decides what is asked again.
+``model_identity`` holds what of a model can change its answers or how they are read, ``RequestExpansion``
+makes requests of REQUESTS rows, with keys under which answers are kept as they came. Plans, ``respond`` and
+the forecast use them; what stands here decides what is asked again.
 """
 
 import hashlib
@@ -21,8 +22,9 @@ from tasks.store.keys import digest
 
 
 def model_identity(model: ModelConfig, base_dir: Path = Path()) -> dict[str, Any]:
-    """What of a model can change its answers: see ``Provider.identity``."""
-    return provider_of(model, base_dir).identity()
+    """What of a model can change its answers (see ``Provider.identity``) or how they are read."""
+    asked, reading = provider_of(model, base_dir).identity(), model.reasoning.reading()
+    return asked | {"reasoning": {**asked.get("reasoning", {}), **reading}} if reading else asked
 
 
 def settled_weights(model: ModelConfig, base_dir: Path) -> ModelConfig:

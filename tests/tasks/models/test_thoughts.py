@@ -172,6 +172,22 @@ def test_what_is_said_of_thoughts_goes_into_the_request_and_into_its_key(said, a
     assert model_identity(model(said, **at)) == {**model_identity(model(**at)), "reasoning": {"sent": fields}}
 
 
+def test_marks_read_kept_answers_anew_and_ask_nothing(bench, batch_of, script):
+    choice = {"message": {"content": "<a>2 + 2</a>4"}, "finish_reason": "stop"}
+    at = {"config": {"base_url": script(lambda _: (200, {}, {"choices": [choice]}))}}
+    entries = [model(**at), *(model({"marks": marks}, **at) for marks in (("<a>", "</a>"), "think"))]
+    told = [bench.ask(entry, batch_of([{}])) for entry in entries]
+    assert [outcome.tally.sent for outcome in told] == [1, 0, 0]
+    assert [row["response"] for outcome in told for row in outcome.rows] == [
+        "<a>2 + 2</a>4",
+        "4",
+        "<a>2 + 2</a>4",
+    ]
+    plain, marked, think = (model_identity(entry) for entry in entries)
+    assert marked == {**plain, "reasoning": {"marks": ["<a>", "</a>"]}}  # rows that are read so are others
+    assert think == {**plain, "reasoning": {"marks": "think"}}
+
+
 REFUSED = [
     ({"reasoning": {"budget_as": "vllm"}}, "budget_tokens is sent, and that is not given"),
     ({"reasoning": {"effort": "low"}, "config": {"api": "completions"}}, "for a chat template"),

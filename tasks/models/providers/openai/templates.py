@@ -136,7 +136,7 @@ def _text_of(token: Any) -> str:
 def _memory(provider: Endpoint) -> Path:
     model, config = provider.model, provider.config
     address = model.identity or config.base_url
-    reasoning = model.reasoning.identity(config.base_url)
+    reasoning = model.reasoning.identity(config.base_url) | model.reasoning.reading()
     name = digest({"address": address, "model": model.served_name, "reasoning": reasoning})
     return home() / "templates" / f"{name}.json"
 
