@@ -195,10 +195,8 @@ class Contents(NativeCodec):
 
     def read(self, request: Request, part: Mapping[str, Any]) -> Answer:
         """What the candidate's parts say; raises MalformedBody, EmptyAnswer, ServerFault."""
-        feedback = part.get("promptFeedback")
-        block = feedback.get("blockReason") if isinstance(feedback, Mapping) else None
         facts: dict[str, Any] = self.usage(part)
-        if block:
+        if block := _block_reason(part):
             return Answer("refused", error=f"{FILTERED}: the prompt was blocked ({block})", **facts)
         candidates = part.get("candidates")
         if not isinstance(candidates, list) or len(candidates) != 1 or not isinstance(candidates[0], Mapping):
@@ -227,6 +225,13 @@ class Contents(NativeCodec):
             if finish not in FINISHES or (finish == "STOP" and not parts):
                 raise EmptyAnswer(f"the answer has no content (finish reason {finish!r})")
         return Answer("ok", text, **facts)
+
+
+def _block_reason(reply: Mapping[str, Any]) -> str | None:
+    """Why the prompt was blocked; None: it was not."""
+    feedback = reply.get("promptFeedback")
+    reason = feedback.get("blockReason") if isinstance(feedback, Mapping) else None
+    return None if not reason or reason == "BLOCK_REASON_UNSPECIFIED" else str(reason)
 
 
 def _parts(candidate: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -329,7 +334,7 @@ class StreamedParts:
 
     def body(self) -> dict[str, Any]:
         """The whole reply; raises MalformedBody when the stream ended before it did."""
-        if not self._candidate.get("finishReason") and "promptFeedback" not in self._reply:
+        if not self._candidate.get("finishReason") and _block_reason(self._reply) is None:
             raise MalformedBody("the stream ended before the answer did")
         content = {"content": {"role": "model", "parts": self._parts}} if self._parts else {}
         candidates = {"candidates": [{**content, **self._candidate}]} if self._candidate else {}

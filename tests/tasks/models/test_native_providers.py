@@ -266,6 +266,18 @@ def test_an_answer_of_gemini_without_a_part_is_none_and_asked_again(content: dic
     assert (malformed.status, malformed.response) == ("ok", ""), "the model's own fault"
 
 
+@pytest.mark.parametrize("feedback", [{"blockReason": "BLOCK_REASON_UNSPECIFIED"}, {"safetyRatings": []}])
+def test_feedback_of_gemini_that_names_no_reason_blocks_nothing(feedback: dict[str, Any]):
+    candidate = {"content": {"parts": [{"text": "4"}]}, "finishReason": "STOP"}
+    answer = read("gemini", {"candidates": [candidate], "promptFeedback": feedback})
+    assert (answer.status, answer.response) == ("ok", "4")
+    stream = StreamedParts()
+    begun = {"promptFeedback": feedback, "candidates": [candidate | {"finishReason": None}]}
+    stream.add(json.dumps(begun).encode())
+    with pytest.raises(MalformedBody, match="ended before"):
+        stream.body()
+
+
 def test_a_field_of_a_part_of_gemini_that_is_null_is_none():
     called = {"functionCall": {"name": "f", "args": {}}, "text": None}
     parts = [{"text": "Four.", "thought": None, "functionCall": None}, called]
