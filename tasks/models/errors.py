@@ -3,7 +3,7 @@
 RequestError                      a request did not give an answer
 ├─ TransientError                 asking again may help; if it never does, the row ends ``infra_error``
 │  ├─ RateLimited                 429
-│  ├─ ServerFault                 5xx, 409, 425, an error inside a reply, an answer that was broken off
+│  ├─ ServerFault                 5xx, 409, 425, 499, an error inside a reply, an answer that was broken off
 │  │  └─ Overloaded               503, 529
 │  ├─ ConnectionFault             refused, reset, cut in the middle
 │  ├─ RequestTimeout              408, or no answer within ``timeout``
@@ -54,7 +54,7 @@ class RateLimited(TransientError):
 
 
 class ServerFault(TransientError):
-    """The server answered 5xx, 409 or 425, or broke its answer off."""
+    """The server answered 5xx, 409, 425 or 499, or broke its answer off."""
 
 
 class Overloaded(ServerFault):

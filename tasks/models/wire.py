@@ -121,7 +121,7 @@ class StreamedAnswer:
         if not data:
             return
         event = event_object(data)
-        if fault := body_error(event) or _bare_error(event):
+        if fault := body_error(event) or bare_error(event):
             raise fault
         self._head.update(
             (name, value) for name, value in event.items() if name != "choices" and value is not None
@@ -223,11 +223,12 @@ def body_error(body: Mapping[str, Any]) -> RequestError | None:
     return _content_filtered(text) if _is_refusal(error) else ServerFault(text)
 
 
-def _bare_error(event: Mapping[str, Any]) -> RequestError | None:
-    """The error that an event of a stream is by itself, as FastChat and older servers of vLLM send one."""
-    failed = event.get("code") not in (None, 0, 200, "0", "200") and event.get("message")
-    is_error = event.get("object") == "error" or event.get("error_code") or failed
-    return body_error({"error": event}) if is_error and "choices" not in event else None
+def bare_error(body: Mapping[str, Any]) -> RequestError | None:
+    """The error that a body, or an event of a stream, is by itself, as FastChat, FastAPI and older servers of
+    vLLM send one."""
+    failed = body.get("code") not in (None, 0, 200, "0", "200") and body.get("message")
+    is_error = body.get("object") == "error" or body.get("error_code") or failed or set(body) == {"detail"}
+    return body_error({"error": body}) if is_error and "choices" not in body else None
 
 
 def json_object(content: bytes, what: str = "the answer's body", is_event: bool = False) -> dict[str, Any]:
@@ -336,7 +337,7 @@ def status_error(status: int, content: bytes, headers: Mapping[str, str]) -> Req
         return RequestTimeout(text, retry_after(headers))
     if status in (503, 529):
         return Overloaded(text, retry_after(headers))
-    if status in (409, 425) or status >= 500:
+    if status in (409, 425, 499) or status >= 500:
         return ServerFault(text, retry_after(headers))
     if status == 413 or _too_long.search(told):
         return ContextTooLong(text)

@@ -23,6 +23,7 @@ from tasks.models.errors import (
     NotServed,
     ServerFault,
 )
+from tasks.models.providers.openai.choices import ordered_choices
 from tasks.models.providers.openai.config import EndpointConfig
 from tasks.models.providers.provider import ServedModel, provider_of, unencrypted_key_warning
 from tasks.models.records import Call
@@ -254,3 +255,23 @@ def test_a_refusal_is_what_the_provider_says_and_no_word_on_a_page(
 def test_an_error_with_status_200_is_a_refusal_by_the_same_words() -> None:
     assert isinstance(body_error({"error": {"message": "flagged by moderation"}}), ContentFiltered)
     assert isinstance(body_error({"error": {"detail": [ECHO]}}), ServerFault)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"object": "error", "message": "the queue is full"},
+        {"detail": "the queue is full"},
+        {"code": 50, "message": "the queue is full"},
+        {"error_code": 50, "text": "the queue is full"},
+    ],
+)
+def test_a_bare_error_with_status_200_says_the_servers_own_words(body: Any) -> None:
+    with pytest.raises(ServerFault, match=r"an error with status 200: .*the queue is full"):
+        ordered_choices(body, 1)
+    choices = [{"text": "4"}]
+    assert ordered_choices({**body, "choices": choices}, 1) == choices
+
+
+def test_a_request_that_a_proxy_gave_up_is_asked_again() -> None:
+    assert type(status_error(499, b"client closed request", {})) is ServerFault
