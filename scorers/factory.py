@@ -258,7 +258,13 @@ def user_scorer(config: ScoringConfig, chosen: UserScorerConfig, resolve: Resolv
     def column(item: MetricConfig) -> Metric:
         if by_instances:  # what it gives for each answer is averaged; arguments are those of its metrics
             item = item.model_copy(update={"aggregation": item.aggregation or "mean", "kwargs": {}})
-        return build_listed_column(item, resolve)
+        return by_class(item)
+
+    def by_class(item: MetricConfig) -> Metric:
+        """The metric with who scores it among its arguments, by which results are told apart."""
+        metric = build_listed_column(item, resolve)
+        scorer = {"scorer": user_class.__name__}
+        return replace(metric, arguments={**chosen.kwargs, **metric.arguments, **scorer})
 
     metrics = {one.name: unique_metrics(named(one), column, one.name) for one in config.filters}
     if getattr(instance, "across_filters", False):
@@ -268,9 +274,7 @@ def user_scorer(config: ScoringConfig, chosen: UserScorerConfig, resolve: Resolv
                 'which names the metrics of "*"'
             )
         everything = FilterConfig.model_construct(name=ALL_FILTERS, filter=(), metric_list=())
-        metrics[ALL_FILTERS] = unique_metrics(
-            named(everything), lambda item: build_listed_column(item, resolve), ALL_FILTERS
-        )
+        metrics[ALL_FILTERS] = unique_metrics(named(everything), by_class, ALL_FILTERS)
     return UserScorer(chosen.type, instance, metrics)
 
 

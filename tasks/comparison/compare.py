@@ -557,6 +557,10 @@ def _two_things(base: str | None, candidate: str | None) -> str | None:
     own, other = (_argument(signature, "choices_by") for signature in (base, candidate))
     if own != other:
         return f"choices_by: {own} and choices_by: {other} are two things, and are not compared"
+    names = [_argument(signature, "scorer") for signature in (base, candidate)]
+    if names[0] != names[1]:
+        own, other = ("the metric itself" if name is None else f"the scorer {name}" for name in names)
+        return f"numbers of {own} and of {other} are two things, and are not compared"
     return None
 
 

@@ -203,6 +203,16 @@ def test_result_that_would_overwrite_another_is_refused(metric_list):
         scorer_of(metric_list=metric_list)
 
 
+def test_the_signature_of_a_scorer_class_names_it_and_its_arguments(resolve):
+    def signature(**config):
+        (metric,) = scorer_of(resolve, metric_list=["exact_match"], **config).get_metrics("none")
+        return metric.signature()
+
+    assert signature() == signature(scorer="generation") == "exact_match|agg:mean|version:2"
+    own = signature(scorer={"type": "user_code.py:LengthScorer", "scale": 2})
+    assert own == "exact_match|agg:mean|scale:2|scorer:LengthScorer|version:2"
+
+
 def test_two_filters_of_one_name_are_refused():
     with pytest.raises(ConfigError, match="filter 'a' is listed twice"):
         scorer_of(filter_list=[{"name": "a"}, {"name": "a"}])

@@ -334,6 +334,17 @@ def test_letters_in_text_and_letters_of_the_first_token_are_not_compared(tmp_pat
     assert only(compared(token, token, Gate(margin=0.05))).verdict == "pass"
 
 
+def test_numbers_of_a_scorer_class_and_of_the_metric_itself_are_not_compared(tmp_path: Path) -> None:
+    own = groups(tmp_path, items(200, 160))
+    plain, by_class = _recorded(own, "same"), _recorded(own, "same", "exact_match|agg:mean|scorer:EvenLength")
+    pair = only(compared(plain, by_class, Gate(margin=0.05)))
+    assert (pair.comparison, pair.verdict) == (None, "inconclusive")
+    assert pair.reason == (
+        "numbers of the metric itself and of the scorer EvenLength are two things, and are not compared"
+    )
+    assert only(compared(by_class, by_class, Gate(margin=0.05))).verdict == "pass"
+
+
 def test_evaluations_that_do_not_group_by_model_are_compared_by_their_signatures_too(tmp_path: Path) -> None:
     """A night names the model of each evaluation, whose rows of results do not."""
     own = groups(tmp_path, items(5, 3), model_name=None, prompt_template="default")
