@@ -6,12 +6,12 @@ What it writes runs as it is, on the embedded model. Each line says what it is f
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from flows.command_line import command_line, examples, new_app
-from metrics.errors import ConfigError
+from metrics.errors import LONGEST_NAME, ConfigError
 
 QUESTIONS = """\
 question,answer,topic
@@ -31,7 +31,7 @@ A farmer fills 5 baskets of 9 pears. How many pears are there?,45,multiplication
 BENCHMARK = """\
 # A benchmark: questions, what is asked, and how answers are scored. Paths are relative to this file.
 # Try it: nightjar eval {folder}/benchmark.yaml
-name: {name}  # results and history go by this name
+name: "{name}"  # results and history go by this name
 output_type: generate_until  # the model writes an answer; multiple_choice: it picks one
 dataset: questions.csv  # a row a question; or .jsonl, .json, .parquet
 prompt_template: "Question: {{{{question}}}}\\nAnswer:"  # what the model is asked; {{{{…}}}} names a column
@@ -49,7 +49,7 @@ facets: [model_name, topic]  # a row for each model and each value of the column
 SUITE = """\
 # A suite: benchmarks that run every night, compared with the last night that passed.
 # Try it: nightjar suite {folder}/suite.yaml
-name: {name}_nightly  # the nights go by this name
+name: "{name}_nightly"  # the nights go by this name
 benchmarks: [benchmark.yaml]  # as many as you like
 answers: fresh  # every night asks again: kept answers say nothing of the model as it is tonight
 baseline: last-passed  # tonight is compared with the last night that passed
@@ -71,6 +71,7 @@ FILES = {
     "suite.yaml": SUITE,
     "schedule.sh": SCHEDULE,
 }
+_LONGEST: Final = LONGEST_NAME - len("_nightly")
 
 app = new_app()
 
@@ -89,11 +90,14 @@ def init_command(
 
 def write_start(folder: Path) -> None:
     """Writes the files; raises ConfigError, having written none, where one of them is there already."""
-    there = [str(folder / name) for name in FILES if (folder / name).exists()]
-    if there:
-        raise ConfigError(f"{', '.join(there)} is there already: nothing was written; name another folder")
-    name = re.sub(r"\W+", "_", folder.resolve().name).strip("_") or "my_benchmark"
+    name = re.sub(r"\W+", "_", folder.resolve().name).strip("_").encode()[:_LONGEST].decode(errors="ignore")
+    name = name or "my_benchmark"
     try:
+        there = [str(folder / file) for file in FILES if (folder / file).exists()]
+        if there:
+            raise ConfigError(
+                f"{', '.join(there)} is there already: nothing was written; name another folder"
+            )
         folder.mkdir(parents=True, exist_ok=True)
         for file, text in FILES.items():
             written = text if file.endswith(".csv") else text.format(name=name, folder=folder)

@@ -1,14 +1,17 @@
 """What ``nightjar init`` writes runs; ``nightjar deploy`` registers it."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from flows.config import load_config
 from flows.deploy import main as deploy
 from flows.deploy import schedule_of
 from flows.init import FILES, main
+from flows.suite.plan import load_suite
 from tests.flows.conftest import Evaluate, as_new_process, own
 
 
@@ -36,6 +39,38 @@ def test_every_line_that_is_written_has_a_comment(tmp_path: Path) -> None:
     for name in FILES:
         lines = (tmp_path / "x" / name).read_text("utf-8").splitlines()
         assert name.endswith(".csv") or all("#" in line for line in lines), name
+
+
+@pytest.mark.parametrize(
+    "folder",
+    [
+        "2026",
+        "2026-01-01",
+        "1.5",
+        "12:30",
+        "010",
+        "0x1F",
+        "1e3",
+        "yes",
+        "no",
+        "on",
+        "True",
+        "null",
+        "é" * 120,
+    ],
+)
+def test_a_folder_of_any_name_gives_its_files_a_name(folder: str, tmp_path: Path) -> None:
+    assert init(tmp_path / folder) == 0
+    name = load_config(tmp_path / folder / "benchmark.yaml").name
+    assert name == re.sub(r"\W", "_", folder)[:96]
+    assert load_suite(tmp_path / folder / "suite.yaml").name == f"{name}_nightly"
+
+
+def test_a_folder_that_the_file_system_does_not_take_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert init(tmp_path / ("É" * 150)) == 2
+    assert "can't be written: File name too long" in capsys.readouterr().err
 
 
 def test_nothing_is_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
