@@ -7,11 +7,14 @@ from typing import Annotated, Any, Final
 from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
 
 UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+LONGEST: Final = timedelta(days=36_500)
+"""A hundred years: what is further back is before the first date that Python counts."""
 _TEXT: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw])")
 
 
 def parse_duration(value: Any) -> timedelta:
-    """A length of time above zero from its text; raises ValueError for anything else.
+    """A length of time above zero and of ``LONGEST`` at most from its text; raises ValueError for anything
+    else.
 
     >>> parse_duration("20h") == timedelta(hours=20)
     True
@@ -22,9 +25,14 @@ def parse_duration(value: Any) -> timedelta:
         match = _TEXT.fullmatch(value.strip()) if isinstance(value, str) else None
         if match is None:
             raise ValueError(f"expected a number with s, m, h, d or w, such as 20h or 90d, got {value!r}")
-        found = timedelta(**{UNITS[match[2]]: float(match[1])})
+        try:
+            found = timedelta(**{UNITS[match[2]]: float(match[1])})
+        except OverflowError:
+            found = timedelta.max
     if found <= timedelta():
         raise ValueError(f"expected a length of time above zero, got {value!r}")
+    if found > LONGEST:
+        raise ValueError(f"expected at most {duration_text(LONGEST)}, got {value!r}")
     return found
 
 

@@ -25,6 +25,13 @@ def test_anything_else_is_refused(value: object) -> None:
         ADAPTER.validate_python(value)
 
 
+@pytest.mark.parametrize("value", ["36501d", "999999d", "99999999999999999999h", "9" * 400 + "w"])
+def test_a_time_that_no_clock_counts_is_refused_with_the_longest_one(value: str) -> None:
+    with pytest.raises(ValidationError, match=f"expected at most 36500d, got '{value}'"):
+        ADAPTER.validate_python(value)
+    assert ADAPTER.validate_python("36500d") == 36500 * 86400
+
+
 @pytest.mark.parametrize("text", ["90s", "10m", "6h", "30d", "1500s"])
 def test_a_time_is_written_as_it_was_read(text: str) -> None:
     seconds = ADAPTER.validate_python(text)
