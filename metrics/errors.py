@@ -52,6 +52,10 @@ ASCII: Final = str.maketrans(
 )
 """The signs of this program's texts, for what shows ASCII only: some terminals, the graph in Prefect's UI."""
 
+MOST_REPEATED: Final = 100_000
+"""Values that the anchors of a YAML file may add to those written out. Who reads a config meets each of them,
+and a few lines of anchors stand for billions."""
+REPEATED_TOO_OFTEN: Final = f"its anchors repeat more than {MOST_REPEATED} values; write out what is meant"
 LONGEST_NAME: Final = 200
 """Bytes of a name: files are called after benchmarks, and no file system takes more than 255."""
 

@@ -30,7 +30,7 @@ from typing import (
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from metrics.errors import ConfigError, NightjarError, nearest
+from metrics.errors import MOST_REPEATED, REPEATED_TOO_OFTEN, ConfigError, NightjarError, nearest
 from tasks.models.registry import DEFAULT, schemas
 
 try:
@@ -187,10 +187,16 @@ class _Reader:
         self._name = name
         self._base_dir = base_dir
         self._open: set[int] = set()  # nodes being read: an anchor inside itself has no end
+        self._seen: set[int] = set()
+        self._repeated = 0
 
     def value(self, node: yaml.Node, at: Location) -> Any:
         """The value of a node; a mapping's entry stands where its key does."""
         self.origins.setdefault(at, self._where(node))
+        self._repeated += id(node) in self._seen
+        if self._repeated > MOST_REPEATED:
+            raise ConfigError(f"{self._name}: {REPEATED_TOO_OFTEN}")
+        self._seen.add(id(node))
         if node.tag == FUNCTION_TAG:
             self.functions.add(at)
             return self._function(node)

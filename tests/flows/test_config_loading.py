@@ -147,6 +147,12 @@ def test_anchors_and_merges_are_followed_and_keep_their_lines(folder: Path) -> N
     assert [line.partition(": ")[0] for line in found.splitlines()] == ["bench.yaml:12", "bench.yaml:12"]
 
 
+def test_anchors_that_stand_for_more_than_any_config_holds_are_refused(folder: Path) -> None:
+    tens = [f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 10)}]" for level in range(1, 7)]
+    found = refused(folder, "\n".join([VALID, "a0: &a0 [x]", *tens]))
+    assert "its anchors repeat more than 100000 values; write out what is meant" in found
+
+
 def test_a_name_comes_from_the_file_where_none_is_given(folder: Path) -> None:
     (folder / "bench.yaml").write_text(VALID.replace("name: sums\n", ""))
     assert load_config(folder / "bench.yaml").name == "bench"

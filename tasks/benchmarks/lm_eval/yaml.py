@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import yaml
 
-from metrics.errors import ConfigError, nearest
+from metrics.errors import MOST_REPEATED, REPEATED_TOO_OFTEN, ConfigError, nearest
 from metrics.types import OUTPUT_TYPES
 from tasks.store.imports import syntax_tree
 from tasks.usercode.evaluate import loads_code_eval
@@ -124,8 +124,8 @@ def _parsed(path: Path, _mtime_ns: int, _size: int) -> Mapping[str, Any]:
         loader.dispose()
     if not isinstance(value, dict):
         raise ConfigError(f"{path}: expected a mapping of keys, got {type(value).__name__}")
-    if _is_deeper(value, DEEPEST):
-        raise ConfigError(f"{path}: its lists and mappings are nested too deeply to be read")
+    if problem := _problem_of_size(value):
+        raise ConfigError(f"{path}: {problem}")
     return {str(key): entry for key, entry in value.items()}
 
 
@@ -133,14 +133,22 @@ DEEPEST: Final = 100
 """Lists and mappings of a definition inside each other: what reads them calls itself for each."""
 
 
-def _is_deeper(value: Any, levels: int) -> bool:
-    """Whether there is anything below so many levels, as there always is where an anchor holds itself."""
-    level = [value]
-    for _ in range(levels):
-        inside = (one.values() if isinstance(one, dict) else one for one in level)
-        found = (entry for entries in inside for entry in entries if isinstance(entry, dict | list))
-        level = list({id(entry): entry for entry in found}.values())
-    return bool(level)
+def _problem_of_size(value: Any) -> str | None:
+    """Why a definition has more in it than can be read: below ``DEEPEST`` levels, as there always is where an
+    anchor holds itself, or by its anchors."""
+    level: dict[int, tuple[Any, int]] = {id(value): (value, 1)}
+    repeated = 0
+    for _ in range(DEEPEST):
+        below: dict[int, tuple[Any, int]] = {}
+        for holder, times in level.values():
+            for entry in holder.values() if isinstance(holder, dict) else holder:
+                if isinstance(entry, dict | list):
+                    below[id(entry)] = entry, times + below.get(id(entry), (entry, 0))[1]
+        repeated += sum((times - 1) * (1 + len(entry)) for entry, times in below.values())
+        level = below
+    if level:
+        return "its lists and mappings are nested too deeply to be read"
+    return REPEATED_TOO_OFTEN if repeated > MOST_REPEATED else None
 
 
 def _include_names(value: Any, path: Path) -> list[str]:

@@ -106,3 +106,10 @@ def test_what_is_nested_without_end_is_refused(tmp_path, value):
         Reader().read(tmp_path / "task.yaml")
     write(tmp_path, fine_yaml=f"doc_to_text: {'[' * 50}{']' * 50}\nx: &a [1]\ny: [*a, *a]")
     assert Reader().read(tmp_path / "fine.yaml")["y"] == [[1], [1]]
+
+
+def test_anchors_that_stand_for_more_than_any_definition_holds_are_refused(tmp_path):
+    tens = [f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 10)}]" for level in range(1, 7)]
+    write(tmp_path, task_yaml="\n".join(["task: x", "a0: &a0 [x]", *tens]))
+    with pytest.raises(ConfigError, match=r"task\.yaml: its anchors repeat more than 100000 values"):
+        Reader().read(tmp_path / "task.yaml")
