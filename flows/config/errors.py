@@ -391,6 +391,38 @@ def validated(model: type[Checked], source: YamlSource, data: dict[str, Any]) ->
     return checked
 
 
+def revalidated(value: Checked, at: Location = ()) -> Checked:
+    """A config with every key and value looked at once more, each model in it by itself: pydantic's
+    ``model_copy`` looks at none of them. What is as it should be stays the same object.
+
+    Raises ConfigError naming the keys.
+    """
+    set_here = {name: entry for name, entry in vars(value).items() if name in value.model_fields_set}
+    given = {
+        name: _revalidated_in(entry, (*at, name))
+        for name, entry in (set_here | (value.__pydantic_extra__ or {})).items()
+    }
+    try:
+        again = type(value).model_validate(given)
+    except ValidationError as error:
+        problems = schema_problems(error, type(value), given)
+        raise refusal(
+            YamlSource("config", {}), [Problem((*at, *place), said) for place, said in problems]
+        ) from error
+    same = vars(again) == vars(value) and again.__pydantic_extra__ == value.__pydantic_extra__
+    return value if same else again
+
+
+def _revalidated_in(value: Any, at: Location) -> Any:
+    if isinstance(value, BaseModel):
+        return revalidated(value, at)
+    if isinstance(value, dict):
+        return {key: _revalidated_in(entry, (*at, str(key))) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_revalidated_in(entry, (*at, index)) for index, entry in enumerate(value))
+    return value
+
+
 def misread(checked: BaseModel, data: Any) -> Iterator[Problem]:
     """Booleans of ``data`` that the model took for numbers, as pydantic does: ``no`` in YAML is one."""
     for location, value in _numbers_of_booleans(checked, data, ()):

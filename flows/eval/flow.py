@@ -33,6 +33,7 @@ from prefect.exceptions import Pause, PrefectException
 from prefect.runtime import flow_run
 from prefect.states import Cancelled, Completed, Failed
 
+from flows.config.errors import revalidated
 from flows.config.reference import declare_short_forms
 from flows.config.schema import DEFAULT_OPTIONS, EvalConfig, Phase, RunOptions
 from flows.eval.publishing import Evaluation, RunOutcome, TaskRuns, publish_run
@@ -180,6 +181,7 @@ async def evaluate(config: EvalConfig, options: RunOptions = DEFAULT_OPTIONS) ->
     same, and a retry computes only what is missing. A run that is cancelled, or takes longer than its
     ``timeout``, asks no more; one that is paused asks nothing new until it is resumed.
     """
+    config, options = revalidated(config), revalidated(options)
     run = await start_run(config, options)
     # One client for all tasks, as in a sync flow: in an async one each task run would make its own, and read
     # the certificate authorities for it, which takes longer than all else that Prefect does for a task.

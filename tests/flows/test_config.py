@@ -1,12 +1,19 @@
+import asyncio
 import json
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
+from flows.config.errors import revalidated
 from flows.config.load import DEFAULT_CONFIG, load_config
-from flows.config.schema import EvalConfig
+from flows.config.schema import EvalConfig, RunOptions
+from flows.eval import evaluate
+from metrics.errors import ConfigError
+from tasks.models.config import SampleParams
 
 EVERY_KEY = """\
 name: everything
@@ -265,3 +272,42 @@ def test_the_embedded_default_declares_the_six_metrics_twice() -> None:
     assert pairs == {
         "exact_match,strict-match", "exact_match,flexible-extract", "bleu", "rouge1", "rouge2", "rougeL",
     }  # fmt: skip
+
+
+MISTYPED: list[tuple[Callable[[EvalConfig], dict[str, Any]], str]] = [
+    (lambda config: {"sample_param": {}}, "sample_param: 'sample_param' is not a key here; did you mean"),
+    (
+        lambda config: {"sample_params": config.sample_params.model_copy(update={"max_token": 1})},
+        "sample_params.max_token: 'max_token' is not a key here; did you mean 'max_tokens'?",
+    ),
+    (
+        lambda config: {"models": (config.models[0].model_copy(update={"latency": 1}),)},
+        "models.0.latency: 'latency' is not a key here",
+    ),
+    (lambda config: {"models": (config.models[0], config.models[0])}, "models.1: 'demo' is there twice"),
+    (lambda config: {"models": [{"name": "b", "type": "openay"}]}, "models.0.type: "),
+    (lambda config: {"canaries": -1}, "canaries: expected"),
+]
+
+
+@pytest.mark.parametrize(("changes", "told"), MISTYPED, ids=[told for _, told in MISTYPED])
+def test_a_copy_of_a_config_is_checked_before_it_is_evaluated(
+    changes: Callable[[EvalConfig], dict[str, Any]], told: str
+) -> None:
+    config = load_config(DEFAULT_CONFIG)
+    with pytest.raises(ConfigError, match=f"^config: {re.escape(told)}"):
+        asyncio.run(evaluate.fn(config.model_copy(update=changes(config))))
+    with pytest.raises(ConfigError, match="config: limt: 'limt' is not a key here"):
+        asyncio.run(evaluate.fn(config, RunOptions().model_copy(update={"limt": 1})))
+
+
+def test_a_copy_with_plain_values_is_read_as_a_file_is_and_a_sound_one_stays_as_it_is() -> None:
+    config = load_config(DEFAULT_CONFIG)
+    assert revalidated(config) is config
+    plain = {"models": [{"name": "b", "type": "demo"}], "sample_params": {"max_tokens": "1"}}
+    copied = revalidated(config.model_copy(update=plain))
+    assert (copied.models[0].served_name, copied.sample_params.max_tokens) == ("b", 1)
+    assert copied.filter_list is not None
+    assert copied == config.model_copy(
+        update={"models": copied.models, "sample_params": SampleParams(max_tokens=1)}
+    )
