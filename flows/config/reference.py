@@ -1,21 +1,23 @@
 """The reference of every key that a config may hold, read off the pydantic models that check it.
 
 ``sections`` lists the keys with type, default and meaning; ``as_markdown`` makes the page docs/config.md of
-them, ``json_schema`` what editors complete and check a YAML file with. What a model takes besides its own
-fields, such as a name alone, is told here in ``SHORT_FORMS`` and ``ONE_OR_MANY``.
+them, ``json_schema`` what editors complete and check a YAML file with. A name alone in the place of a mapping
+is found by trying (``short_forms``); what else a model takes besides its own fields is told here, in
+``ONE_OR_MANY`` above all.
 """
 
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from functools import cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
-from pydantic import BaseModel, JsonValue
+from pydantic import BaseModel, JsonValue, ValidationError
 from pydantic.fields import FieldInfo
 
-from flows.config.errors import NOT_WRITTEN
+from flows.config.errors import NOT_WRITTEN, Location
 from flows.config.schema import EvalConfig
 from metrics.config import MetricConfig
 from scorers.config import (
@@ -26,8 +28,6 @@ from scorers.config import (
     UserScorerConfig,
 )
 from scorers.judge.config import JudgeConfig, JudgeModel
-from tasks.benchmarks.config import BenchmarkFields, FewshotConfig
-from tasks.datasets.config import DatasetConfig
 from tasks.models.config import ModelConfig, SampleParams
 from tasks.models.registry import DEFAULT, schemas
 from tasks.verdicts.config import (
@@ -40,19 +40,14 @@ from tasks.verdicts.config import (
 Model = type[BaseModel]
 
 _TEXT: Final = {"type": "string"}
-_INTEGER: Final = {"type": "integer"}
 _OBJECT: Final = {"type": "object"}
-SHORT_FORMS: Final[Mapping[Model, Mapping[str, Any]]] = {
-    DatasetConfig: _TEXT,
-    MetricConfig: _TEXT,
-    FilterStepConfig: _TEXT,
-    ModelConfig: _TEXT,
-    JudgeModel: _TEXT,
-    EvaluationMethodConfig: _TEXT,
-    EvaluationMetricConfig: _TEXT,
-    FewshotConfig: _INTEGER,
-}
-"""What may stand in the place of the whole mapping: its name, its path or its number alone."""
+_ALONE: Final[Mapping[str, Any]] = {"string": "x", "integer": 1}
+"""What may stand in the place of a whole mapping, such as its name, its path or its number: a value of each
+type, which a model is tried with."""
+_OTHER_SHAPE: Final = frozenset(
+    {"model_type", "model_attributes_type", "dict_type", "list_type", "tuple_type", "union_tag_not_found"}
+)
+"""What pydantic calls it where a value has another shape; any other error is about what it was read as."""
 OPEN: Final = frozenset({MetricConfig, FilterStepConfig, JudgeModel, UserScorerConfig})
 """Models whose other keys are arguments."""
 ONE_OR_MANY: Final = frozenset(
@@ -182,7 +177,7 @@ def _places() -> dict[Model, str]:
 
 
 def _key(model: Model, name: str, info: FieldInfo, path: str, at: Mapping[Model, str]) -> Key:
-    value = _value(info)
+    value = " or ".join([*map(_short, short_forms_of_field(model, name)), _value(info)])
     if model is ModelConfig and name == "type":
         value = " | ".join([*schemas(), "file.py:Class"])
     if (model, name) in ONE_OR_MANY:
@@ -248,9 +243,53 @@ def _type(annotation: Any) -> str:
         inner = _type(get_args(annotation)[1])
         return "mapping" if inner == "anything" else f"mapping of {_plural(inner)}"
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        short = SHORT_FORMS.get(annotation)
-        return "mapping" if short is None else f"{_PLAIN[int if short is _INTEGER else str]} or mapping"
+        return " or ".join([*map(_short, short_forms(annotation)), "mapping"])
     return "anything"
+
+
+def _short(kind: str) -> str:
+    return _PLAIN[type(_ALONE[kind])]
+
+
+@cache
+def short_forms(model: Model) -> tuple[str, ...]:
+    """JSON types of which a value alone may stand for the whole mapping, as its name or its path."""
+    return tuple(kind for kind, value in _ALONE.items() if _is_read(model, value, ()))
+
+
+@cache
+def short_forms_of_field(model: Model, name: str) -> tuple[str, ...]:
+    """As ``short_forms``, where not the inner model reads such a value but the one whose field it is."""
+    annotation = model.model_fields[name].annotation
+    inner = _models(annotation)
+    told = {kind for one in inner for kind in short_forms(one)} | set(map(_json_type, _plain_in(annotation)))
+    return tuple(
+        kind
+        for kind, value in _ALONE.items()
+        if inner and kind not in told and _is_read(model, {name: value}, (name,))
+    )
+
+
+def _is_read(model: Model, value: Any, at: Location) -> bool:
+    """Whether a model makes something of the value at that place, be it that it is refused later."""
+    try:
+        model.model_validate(value)
+    except ValidationError as error:
+        found = error.errors(include_url=False)
+        return not any(one["loc"][: len(at)] == at and one["type"] in _OTHER_SHAPE for one in found)
+    return True
+
+
+def _plain_in(annotation: Any) -> Iterator[type]:
+    """The plain types in an annotation, outside of its models."""
+    if isinstance(annotation, type) and not get_args(annotation):
+        yield annotation
+    for inner in get_args(annotation):
+        yield from _plain_in(inner)
+
+
+def _json_type(plain: type) -> str:
+    return next((kind for kind, value in _ALONE.items() if type(value) is plain), "")
 
 
 def _plural(text: str) -> str:
@@ -359,9 +398,9 @@ def declare_short_forms() -> None:
 def _as_taken(schema: dict[str, Any], model: Model) -> None:
     """Changes the schema that pydantic made of a model's fields into that of all that the model takes."""
     _widen(schema, model)
-    if (short := SHORT_FORMS.get(model)) is not None:
+    if short := short_forms(model):
         whole = {key: schema.pop(key) for key in list(schema) if key not in ("title", "description")}
-        schema["anyOf"] = [dict(short), whole]
+        schema["anyOf"] = [*({"type": kind} for kind in short), whole]
 
 
 def _all_models(model: Model, seen: frozenset[Model] = frozenset()) -> frozenset[Model]:
@@ -390,10 +429,9 @@ def _widen(definition: dict[str, Any], model: Model) -> None:
     if model is JudgeConfig:
         options = properties["calibration"]["anyOf"]
         options.append({**_OBJECT, "required": ["path"], "properties": {"path": _TEXT, "method": _TEXT}})
-    if model is EvalConfig:
-        properties["scorer"]["anyOf"].insert(0, dict(_TEXT))
-    if issubclass(model, BenchmarkFields):
-        properties["fewshot"]["anyOf"].append(dict(_INTEGER))
+    for name in model.model_fields:
+        for kind in short_forms_of_field(model, name):
+            properties[name]["anyOf"].insert(0, {"type": kind})
     if model is ModelConfig:
         properties["config"].pop("default", None)
         types = [{"enum": list(schemas())}, {"pattern": ":", **_TEXT}]

@@ -1,6 +1,8 @@
 """The page of config keys and the schema for editors are the code's: equal to it, and complete."""
 
 import json
+import re
+from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,9 @@ import yaml
 from flows.catalog import aggregations_page, stages_page
 from flows.config.reference import NOT_WRITTEN, as_markdown, json_schema, keys_named, sections
 from flows.config.schema import EvalConfig
+from flows.suite.plan import SuiteConfig
+from tasks.comparison.compare import Gate
+from tasks.history.prune import Retention
 from tasks.models.registry import schemas
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,6 +35,10 @@ SHORT = {
     "prices": {"currency": "USD", "qwen": {"prompt": 1}},
     "sample_params": {"stop": "\n", "num_samples": 2},
 }
+
+
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+OTHERS = (SuiteConfig, Gate, Retention)
 
 
 class _Loader(yaml.SafeLoader):
@@ -75,6 +84,36 @@ def test_examples_keep_the_schema_and_name_it(file: Path) -> None:
     assert refusals(yaml.load(text, _Loader)) == []
     named = text.partition("# yaml-language-server: $schema=")[2].partition("\n")[0]
     assert (file.parent / named).resolve() == ROOT / "docs" / "config.schema.json"
+
+
+def blocks() -> Iterator[Any]:
+    """Every YAML block of the pages that is an evaluation's, or a part of one."""
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        for number, block in enumerate(re.findall(r"^```ya?ml\n(.*?)^```", text, re.DOTALL | re.MULTILINE)):
+            config = yaml.load(block, _Loader)
+            holders = [model for model in (EvalConfig, *OTHERS) if set(config) <= set(model.model_fields)]
+            if holders[:1] in ([], [EvalConfig]):
+                yield pytest.param(config, id=f"{page.name}:{number}")
+
+
+@pytest.mark.parametrize("config", [*blocks()])
+def test_what_the_pages_show_keeps_the_schema(config: dict[str, Any]) -> None:
+    assert refusals(config) == []
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"publish": ["mlflow", {"every_eval_ever": None}]},
+        {"models": [{"name": "sft", "checkpoints": "runs/*", "serve": "vllm"}]},
+        {"output_type": "multiple_choice", "choices": ["a", "b"], "choices_by": "letter"},
+    ],
+    ids=lambda config: next(iter(config)),
+)
+def test_a_name_alone_keeps_the_schema_where_the_reader_takes_one(config: dict[str, Any]) -> None:
+    EvalConfig.model_validate({"name": "short", "dataset": "x.csv", "prompt_template": "x", **config})
+    assert refusals(config) == []
 
 
 def test_the_schema_takes_whatever_short_form_the_reader_takes() -> None:
