@@ -153,6 +153,10 @@ def load_configs(
         sources = read_harness(file, overrides, reader)
     else:
         source, _ = read_native(file, overrides)
+        if "benchmarks" in source.data and "dataset" not in source.data:
+            raise ConfigError(
+                f"{file.name}: holds a suite, not one benchmark; run it: python -m flows.suite {file}"
+            )
         sources = with_harness(source, file.parent) if "benchmark" in source.data else (source,)
         if source.data.get("inspect") is not None:
             sources = (with_inspect(source, file.parent),)

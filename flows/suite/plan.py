@@ -142,6 +142,10 @@ def load_suite(path: str | Path) -> SuiteConfig:
     """Reads a suite file; raises ConfigError, one line for each thing that is wrong, with file and line."""
     file = Path(path)
     source = read_yaml(file)
+    if "dataset" in source.data and "benchmarks" not in source.data:
+        raise ConfigError(
+            f"{file.name}: holds one benchmark, not a suite; run it: python -m flows.eval {file}"
+        )
     home = file.resolve().parent
     data = {"base_dir": str(home)} | source.data
     if Path(str(data["base_dir"])).resolve() != home:

@@ -1,12 +1,14 @@
 """A suite's file, its nights and what they are held against; no server is needed for any of it."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from flows.accept import accept
+from flows.config import load_config
 from flows.suite.plan import SuiteOptions, check_margins, check_suite, load_suite, plan_night
 from flows.suite.rescoring import fixed_nights
 from flows.suite.second_look import asked_anew
@@ -118,6 +120,17 @@ def test_a_benchmark_that_is_refused_fails_alone_in_the_night_and_loudly_on_the_
 def test_a_suite_file_that_can_not_be_used_is_refused(write: Any, keys: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         load_suite(write(**keys))
+
+
+def test_a_suite_and_a_benchmark_are_told_apart(write: Any, tmp_path: Path) -> None:
+    path = write(baseline="last", retries=1)
+    said = f"suite.yaml: holds a suite, not one benchmark; run it: python -m flows.suite {path}"
+    with pytest.raises(ConfigError, match=f"^{re.escape(said)}$"):
+        load_config(path)
+    path = tmp_path / "sums.yaml"
+    said = f"sums.yaml: holds one benchmark, not a suite; run it: python -m flows.eval {path}"
+    with pytest.raises(ConfigError, match=f"^{re.escape(said)}$"):
+        load_suite(path)
 
 
 def test_a_gate_on_a_pair_that_no_benchmark_has_is_refused_before_the_night(
