@@ -377,6 +377,8 @@ def json_schema() -> dict[str, Any]:
     properties = schema["properties"]
     for name in NOT_WRITTEN - {"mutual_information"}:
         del properties[name]
+    # The reader takes a key of the top level without a value for one that is not there.
+    properties |= {name: _or_null(entry) for name, entry in properties.items()}
     properties["benchmark"] = {
         **_OBJECT,
         "description": "{lm_eval: NAME}: a benchmark of lm-evaluation-harness instead of dataset and prompts",
@@ -471,6 +473,14 @@ def _without_references(config: Model) -> dict[str, Any]:
 
     found: dict[str, Any] = whole(schema)
     return found
+
+
+def _or_null(entry: dict[str, Any]) -> dict[str, Any]:
+    about: dict[str, Any] = {name: entry[name] for name in ("description", "default") if name in entry}
+    own = {name: value for name, value in entry.items() if name not in about}
+    options = own["anyOf"] if set(own) == {"anyOf"} else [own]
+    null = {"type": "null"}
+    return {**about, "anyOf": options if null in options else [*options, null]}
 
 
 def _or_one(entry: dict[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from flows.catalog import aggregations_page, stages_page
+from flows.config import load_config
 from flows.config.reference import NOT_WRITTEN, as_markdown, json_schema, keys_named, sections
 from flows.config.schema import EvalConfig
 from flows.suite.plan import SuiteConfig
@@ -113,6 +114,14 @@ def test_what_the_pages_show_keeps_the_schema(config: dict[str, Any]) -> None:
 )
 def test_a_name_alone_keeps_the_schema_where_the_reader_takes_one(config: dict[str, Any]) -> None:
     EvalConfig.model_validate({"name": "short", "dataset": "x.csv", "prompt_template": "x", **config})
+    assert refusals(config) == []
+
+
+def test_a_key_without_a_value_is_not_given_for_the_schema_as_for_the_reader(tmp_path: Path) -> None:
+    keys = dict.fromkeys(set(json_schema()["properties"]) - {"benchmark"})
+    config = keys | {name: SHORT[name] for name in ("dataset", "prompt_template", "models")}
+    (tmp_path / "bare.yaml").write_text(yaml.safe_dump(config))
+    assert load_config(tmp_path / "bare.yaml", strict=False).name == "bare"
     assert refusals(config) == []
 
 
