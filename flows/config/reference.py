@@ -379,6 +379,12 @@ def json_schema() -> dict[str, Any]:
         del properties[name]
     # The reader takes a key of the top level without a value for one that is not there.
     properties |= {name: _or_null(entry) for name, entry in properties.items()}
+    for model in _all_models(EvalConfig):
+        if (definition := schema["$defs"].get(model.__name__)) is not None:
+            _constrain(definition["anyOf"][-1] if short_forms(model) else definition, model)
+    # None of them in a benchmark of lm-evaluation-harness or of Inspect, which brings its prompts.
+    alone = [_given(name) for name in EvalConfig.PROMPTS]
+    schema["oneOf"] = [*alone, {"not": {"anyOf": alone}}]
     properties["benchmark"] = {
         **_OBJECT,
         "description": "{lm_eval: NAME}: a benchmark of lm-evaluation-harness instead of dataset and prompts",
@@ -388,6 +394,36 @@ def json_schema() -> dict[str, Any]:
     del schema["required"]  # a name comes from the file, models may come from the command line
     schema["title"] = "Nightjar: an evaluation"
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
+def _constrain(definition: dict[str, Any], model: Model) -> None:
+    """Says which keys of a model have to be there; editors are told, a form shows all of them anyway."""
+    if (keys := getattr(model, "ONE_OF", None)) is not None:
+        definition["oneOf"] = [_given(name) for name in keys]
+    required = [name for name, info in model.model_fields.items() if info.is_required()]
+    others = [name for name in model.model_fields if name not in required] if required else []
+    if instead := [name for name in others if _is_enough(model, name)]:
+        definition["anyOf"] = [{"required": [name]} for name in (*required, *instead)]
+    elif required:
+        definition["required"] = required
+
+
+def _given(name: str) -> dict[str, Any]:
+    """The schema of a mapping that has a value under this key."""
+    return {"required": [name], "properties": {name: {"not": {"type": "null"}}}}
+
+
+def _is_enough(model: Model, name: str) -> bool:
+    """Whether a model tells the key that it requires from this one, a text."""
+    annotation = model.model_fields[name].annotation
+    alternatives = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+    if str not in alternatives:
+        return False
+    try:
+        model.model_validate({name: "own.py:name"})
+    except ValidationError as error:
+        return all(one["type"] != "missing" for one in error.errors(include_url=False))
+    return True
 
 
 def declare_short_forms() -> None:
@@ -478,9 +514,13 @@ def _without_references(config: Model) -> dict[str, Any]:
 def _or_null(entry: dict[str, Any]) -> dict[str, Any]:
     about: dict[str, Any] = {name: entry[name] for name in ("description", "default") if name in entry}
     own = {name: value for name, value in entry.items() if name not in about}
-    options = own["anyOf"] if set(own) == {"anyOf"} else [own]
     null = {"type": "null"}
-    return {**about, "anyOf": options if null in options else [*options, null]}
+    return entry if null in own.get("anyOf", ()) else {**about, "anyOf": [*_options(own), null]}
+
+
+def _options(entry: dict[str, Any]) -> list[dict[str, Any]]:
+    options: list[dict[str, Any]] = entry["anyOf"] if set(entry) == {"anyOf"} else [entry]
+    return options
 
 
 def _or_one(entry: dict[str, Any]) -> dict[str, Any]:

@@ -69,7 +69,9 @@ class EvalConfig(BenchmarkFields):
     )
     sample_params: SampleParams = Field(default_factory=SampleParams, description="How answers are sampled")
     filter_list: tuple[FilterConfig, ...] | None = Field(
-        default=None, description="Named chains of filters; without it one named none, whole responses"
+        default=None,
+        description="Named chains of filters; without it one named none, whole responses",
+        json_schema_extra={"minItems": 1},
     )
     metric_list: Annotated[tuple[MetricConfig, ...], BeforeValidator(_one_or_many)] | None = Field(
         default=None, description="Metrics of the filters that have no list of their own"

@@ -6,7 +6,7 @@
 
 import re
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
 
@@ -129,6 +129,7 @@ class PromptTemplate(BaseModel):
     """One of several prompts: a template, a file that holds one, or chat messages. Its name is a facet."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+    ONE_OF: ClassVar[tuple[str, ...]] = ("template", "path", "messages")
 
     name: str = Field(min_length=1, description="Name of the prompt in results and facets")
     template: str | None = Field(default=None, description="Jinja2 template of the prompt")
@@ -136,7 +137,9 @@ class PromptTemplate(BaseModel):
         default=None, description="File with the template, relative to the config"
     )
     messages: str | tuple[MessageTemplate, ...] | None = Field(
-        default=None, description="Chat turns, or a template of a list of messages"
+        default=None,
+        description="Chat turns, or a template of a list of messages",
+        json_schema_extra={"minItems": 1},
     )
 
     @field_validator("name")
@@ -146,7 +149,7 @@ class PromptTemplate(BaseModel):
 
     @model_validator(mode="after")
     def _is_one_thing(self) -> "PromptTemplate":
-        exactly_one(self, ("template", "path", "messages"), f"prompt template '{self.name}'")
+        exactly_one(self, self.ONE_OF, f"prompt template '{self.name}'")
         return self
 
 
@@ -234,6 +237,7 @@ class BenchmarkFields(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+    PROMPTS: ClassVar[tuple[str, ...]] = ("prompt_template", "prompt_templates", "messages")
 
     name: str = Field(
         min_length=1, pattern=r"^[^/\\\x00-\x1f]+$", description="Name of the benchmark in results"
@@ -242,12 +246,13 @@ class BenchmarkFields(BaseModel):
     dataset: DatasetConfig | None = Field(default=None, description="Where the items come from")
     prompt_template: str | None = Field(default=None, description="Jinja2 template of the prompt")
     prompt_templates: tuple[PromptTemplate, ...] | None = Field(
-        default=None, description="Several named prompts"
+        default=None, description="Several named prompts", json_schema_extra={"minItems": 1}
     )
     messages: str | tuple[MessageTemplate, ...] | None = Field(
         default=None,
         description="Chat turns, each content a template or a list of parts; or a template that gives a list "
         "of messages in OpenAI's form",
+        json_schema_extra={"minItems": 1},
     )
     tools: str | tuple[dict[str, JsonValue], ...] | None = Field(
         default=None,
@@ -257,6 +262,7 @@ class BenchmarkFields(BaseModel):
         default=None,
         description="What the user says after each answer: a list of templates, or a model that speaks for "
         "the user",
+        json_schema_extra={"minItems": 1},
     )
     system_prompt: str | None = Field(default=None, description="Template of the system message")
     gen_prefix: str | None = Field(
@@ -402,7 +408,6 @@ def check_native(fields: "BenchmarkFields") -> None:
             "'dataset' is missing: a file of items, or a mapping with path, function or hub", "dataset"
         )
     rolling = fields.output_type == "loglikelihood_rolling"
-    prompts = ("prompt_template", "prompt_templates", "messages")
     if rolling and fields.target is not None and fields.prompt_template:
         raise PlacedError(
             "a rolling log-likelihood has one document: in prompt_template or in target", "target"
@@ -410,7 +415,7 @@ def check_native(fields: "BenchmarkFields") -> None:
     if not (
         rolling and fields.target is not None and fields.prompt_templates is None and fields.messages is None
     ):
-        exactly_one(fields, prompts, "a benchmark")
+        exactly_one(fields, fields.PROMPTS, "a benchmark")
     if fields.prompt_templates is not None:
         _check_names(fields.prompt_templates)
     if fields.choices is None and fields.output_type == "multiple_choice":

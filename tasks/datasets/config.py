@@ -3,7 +3,7 @@
 import codecs
 import json
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Any, ClassVar, Final, NamedTuple
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -29,6 +29,7 @@ class DatasetConfig(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+    ONE_OF: ClassVar[tuple[str, ...]] = ("path", "function", "hub")
 
     path: Annotated[str | None, NamesFile()] = Field(
         default=None, description="File of items, relative to the config: .jsonl, .json, .csv or .parquet"
@@ -72,7 +73,7 @@ class DatasetConfig(BaseModel):
 
     @model_validator(mode="after")
     def _is_one_source(self) -> "DatasetConfig":
-        sources = [key for key in ("path", "function", "hub") if getattr(self, key) is not None]
+        sources = [key for key in self.ONE_OF if getattr(self, key) is not None]
         if len(sources) != 1:
             found = " and ".join(sources) if sources else "none of them"
             raise ValueError(f"a dataset is one of path, function or hub; found {found}")

@@ -109,6 +109,8 @@ def test_what_the_pages_show_keeps_the_schema(config: dict[str, Any]) -> None:
         {"publish": ["mlflow", {"every_eval_ever": None}]},
         {"models": [{"name": "sft", "checkpoints": "runs/*", "serve": "vllm"}]},
         {"output_type": "multiple_choice", "choices": ["a", "b"], "choices_by": "letter"},
+        {"dataset": {"path": None, "function": "own.py:items"}},
+        {"prompt_templates": None, "metric_list": {"function": "own.py:metric"}},
     ],
     ids=lambda config: next(iter(config)),
 )
@@ -143,6 +145,13 @@ def test_the_schema_takes_whatever_short_form_the_reader_takes() -> None:
         {"output_type": "generate"},
         {"scorer": {"type": "llm_jugde"}},
         {"statistics": {"ci_level": 1.5}},
+        {"filter_list": []},
+        {"turns": []},
+        {"dataset": {}},
+        {"dataset": {"path": "x.csv", "hub": "a/b", "split": "test"}},
+        {"messages": [{"role": "user", "content": "x"}]},
+        {"metric_list": {"ignore_case": True}},
+        {"evaluation_methods": [{"type": "exact_match"}]},
     ],
     ids=lambda wrong: next(iter(wrong)),
 )
