@@ -23,6 +23,12 @@ class RunsProgram:
     """Marks a field of a config that says what is run on this machine: it is code, as functions are."""
 
 
+def gathered(given: Any, beside: Mapping[str, Any]) -> Any:
+    """Arguments under a key of their own, and those that stand beside it; what is no mapping stays as it
+    is, to be refused at its place."""
+    return {**(given or {}), **beside} if not given or isinstance(given, Mapping) else given
+
+
 _OWN_KEYS = frozenset(
     {"metric", "alias", "function", "reduction", "aggregation", "higher_is_better", "depends_on", "kwargs"}
 )
@@ -68,7 +74,7 @@ class MetricConfig(BaseModel):
         if "metric" not in own and isinstance(own.get("function"), str):
             own["metric"] = own["function"].rpartition(":")[2]
         if arguments:
-            own["kwargs"] = {**(own.get("kwargs") or {}), **arguments}
+            own["kwargs"] = gathered(own.get("kwargs"), arguments)
         return own
 
     @field_validator("reduction", mode="before")

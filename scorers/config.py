@@ -20,7 +20,7 @@ from pydantic import (
     model_validator,
 )
 
-from metrics.config import MetricConfig, RunsProgram
+from metrics.config import MetricConfig, RunsProgram, gathered
 from metrics.errors import check_name, nearest
 from metrics.registry import plugins
 from metrics.types import CutOff, OutputType
@@ -251,7 +251,7 @@ class FilterStepConfig(BaseModel):
             return data
         own = {key: value for key, value in data.items() if key in ("function", "depends_on")}
         arguments = {key: value for key, value in data.items() if key not in (*own, "kwargs")}
-        return {**own, "kwargs": {**(data.get("kwargs") or {}), **arguments}}
+        return {**own, "kwargs": gathered(data.get("kwargs"), arguments)}
 
     @model_serializer
     def _flat(self) -> dict[str, Any]:
@@ -455,7 +455,7 @@ class UserScorerConfig(_Frozen):
             return data
         own = {"type": None} | {key: data[key] for key in ("type", "depends_on") if key in data}
         arguments = {key: value for key, value in data.items() if key not in (*own, "kwargs")}
-        return {**own, "kwargs": {**(data.get("kwargs") or {}), **arguments}}
+        return {**own, "kwargs": gathered(data.get("kwargs"), arguments)}
 
     @field_validator("type")
     @classmethod

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from metrics.config import NamesFile
+from metrics.config import NamesFile, gathered
 from metrics.errors import ConfigError
 
 
@@ -95,7 +95,7 @@ class JudgeModel(_Frozen):
         if not isinstance(data, Mapping):
             return data
         rest = {key: value for key, value in data.items() if key not in ("name", "entry")}
-        return {"name": data.get("name"), "entry": {**(data.get("entry") or {}), **rest}}
+        return {"name": data.get("name"), "entry": gathered(data.get("entry"), rest)}
 
 
 class JudgeMessage(_Frozen):

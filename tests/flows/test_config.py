@@ -311,3 +311,21 @@ def test_a_copy_with_plain_values_is_read_as_a_file_is_and_a_sound_one_stays_as_
     assert copied == config.model_copy(
         update={"models": copied.models, "sample_params": SampleParams(max_tokens=1)}
     )
+
+
+@pytest.mark.parametrize(
+    ("keys", "place"),
+    [
+        ({"metric_list": [{"metric": "bleu", "kwargs": "x", "k": 1}]}, "metric_list.0.kwargs"),
+        ({"filter_list": [{"name": "a", "filter": [{"function": "f", "kwargs": "x"}]}]}, "filter.0.kwargs"),
+        ({"scorer": {"type": "u.py:S", "kwargs": "x"}}, "scorer.user.kwargs"),
+        (
+            {"scorer": {"type": "llm_judge", "judges": [{"name": "a", "entry": "x"}]}},
+            "scorer.llm_judge.judges.0.entry",
+        ),
+    ],
+)
+def test_arguments_that_are_no_mapping_are_refused_at_their_place(keys: dict[str, Any], place: str) -> None:
+    with pytest.raises(ValidationError) as refused:
+        minimal(**keys)
+    assert any(".".join(map(str, one["loc"])).endswith(place) for one in refused.value.errors())
