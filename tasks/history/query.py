@@ -302,7 +302,6 @@ def _remove_unneeded(store: Store, records: Mapping[str, RunRecord]) -> None:
                 store.remove(part_file(segment, part))
 
 
-READ_STATEMENTS = ("SELECT", "EXPLAIN")
 LOOSE_RUNS: Final = 50
 """A query that finds more runs than these in files of their own compacts the history first."""
 CURRENCY: Final = "manifest->>'$.currency' AS currency"
@@ -322,16 +321,17 @@ class QueryResult:
 def query(store: Store, sql: str) -> QueryResult:
     """Answers one SQL query over the views that the module's docstring names.
 
-    Nothing can be changed: only reading statements are taken, and no file outside the store's own folders is
-    read. A record that nobody can read is left out and named in the result. Raises ConfigError for a
-    statement that writes, HistoryError for one that DuckDB can't answer.
+    Nothing can be changed: only what can stand within another SELECT is taken, by itself or explained, and
+    no file outside the store's own folders is read. A record that nobody can read is left out and named in
+    the result. Raises ConfigError for a statement that writes, HistoryError for one that DuckDB can't answer.
     """
     import duckdb
 
     with duckdb.connect(":memory:") as connection:
-        _check_reads(connection, sql)
+        selected = _selected(connection, sql)
         skipped = create_views(connection, store, sql)
         try:
+            _check_reads(connection, selected)
             cursor = connection.execute(sql)
             columns = tuple(entry[0] for entry in cursor.description or ())
             return QueryResult(columns, cursor.fetchall(), skipped)
@@ -339,7 +339,8 @@ def query(store: Store, sql: str) -> QueryResult:
             raise HistoryError(f"the query failed: {str(error).strip()}") from error
 
 
-def _check_reads(connection: "duckdb.DuckDBPyConnection", sql: str) -> None:
+def _selected(connection: "duckdb.DuckDBPyConnection", sql: str) -> str:
+    """The text of the one SELECT that ``sql`` is, or explains, without what ends it."""
     import duckdb
 
     try:
@@ -348,9 +349,45 @@ def _check_reads(connection: "duckdb.DuckDBPyConnection", sql: str) -> None:
         raise ConfigError(f"the query is not SQL: {str(error).strip()}") from error
     if len(statements) != 1:
         raise ConfigError(f"expected one SQL query, got {len(statements)}")
-    kind = statements[0].type.name
-    if kind not in READ_STATEMENTS:
+    statement = statements[0]
+    if statement.type.name == "EXPLAIN":
+        statement = _explained(connection, statement.query)
+    if (kind := statement.type.name) == "MULTI":
+        raise ConfigError(
+            "the history is read-only: a PIVOT writes a type of its own unless it names its columns, "
+            "such as ON metric IN ('acc', 'f1')"
+        )
+    if kind != "SELECT":
         raise ConfigError(f"the history is read-only: expected a SELECT, got {kind}")
+    text: bytes = statement.query.encode()
+    for start, token in reversed(duckdb.tokenize(statement.query)):
+        if token != duckdb.token_type.comment and text[start:].strip() != b";":
+            break
+        text = text[:start]
+    return text.decode()
+
+
+def _explained(connection: "duckdb.DuckDBPyConnection", sql: str) -> "duckdb.Statement":
+    """What an EXPLAIN is about: the longest rest of it that is a statement. ANALYZE carries that out."""
+    import duckdb
+
+    for start, _ in duckdb.tokenize(sql)[1:]:
+        with suppress(duckdb.Error):
+            rest = connection.extract_statements(sql.encode()[start:].decode())
+            if len(rest) == 1:
+                return rest[0]
+    raise ConfigError("the query is not SQL: it explains no statement")
+
+
+def _check_reads(connection: "duckdb.DuckDBPyConnection", selected: str) -> None:
+    """Raises ConfigError for a SELECT that writes: DuckDB lets a WITH do so, but not within another query."""
+    import duckdb
+
+    try:
+        connection.execute(f"EXPLAIN SELECT * FROM (\n{selected}\n)")
+    except duckdb.Error as error:
+        connection.execute(f"EXPLAIN\n{selected}")  # raises for what no SELECT can mean
+        raise ConfigError(f"the history is read-only: {str(error).strip()}") from error
 
 
 def create_views(

@@ -138,6 +138,8 @@ def entry(ref: ArtifactRef, **of: str) -> dict[str, str]:
     [
         ("DROP VIEW results", "read-only: expected a SELECT, got DROP"),
         ("COPY (SELECT 1) TO 'x.csv'", "read-only: expected a SELECT, got COPY"),
+        ("EXPLAIN ANALYZE DELETE FROM compacted", "read-only: expected a SELECT, got DELETE"),
+        ("PIVOT results ON metric USING first(value)", r"PIVOT .* ON metric IN \('acc', 'f1'\)"),
         ("SELECT 1; SELECT 2", "expected one SQL query, got 2"),
         ("SELEC value", "the query is not SQL"),
         ("", "expected one SQL query, got 0"),
@@ -146,6 +148,41 @@ def entry(ref: ArtifactRef, **of: str) -> dict[str, str]:
 def test_a_statement_that_does_not_read_is_refused(store: Store, sql: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         query(store, sql)
+
+
+@pytest.mark.parametrize(
+    "writing",
+    [
+        "EXPLAIN ANALYZE COPY (SELECT 1 AS a) TO '{file}'",
+        "EXPLAIN (ANALYZE, FORMAT json) /* a */ COPY (SELECT 1 AS a) TO '{file}';",
+        "WITH a AS (COPY (SELECT 1) TO '{file}') SELECT * FROM a; -- b",
+        "EXPLAIN ANALYZE WITH a AS (COPY (SELECT 1) TO '{file}') FROM a",
+    ],
+)
+def test_no_query_writes_a_file_of_the_store(store: Store, writing: str) -> None:
+    record(store, "monday")
+    kept = store.document("runs/monday.json")
+    with pytest.raises((ConfigError, HistoryError), match="read-only"):
+        query(store, writing.format(file=store.path("runs/monday.json")))
+    assert store.document("runs/monday.json") == kept
+
+
+@pytest.mark.parametrize(
+    "reading",
+    [
+        "EXPLAIN SELECT * FROM results",
+        'EXPLAIN (ANALYZE, FORMAT json) (SELECT run_id AS "é", run_id FROM results);',
+        "SELECT ';' FROM runs ; -- a",
+        "DESCRIBE results",
+        "SUMMARIZE runs",
+        "SHOW TABLES",
+        "FROM runs",
+        "PIVOT results ON metric IN ('exact_match') USING first(value)",
+    ],
+)
+def test_every_statement_that_reads_is_answered(store: Store, reading: str) -> None:
+    record(store, "monday")
+    assert query(store, reading).rows
 
 
 def test_a_query_reads_no_file_outside_the_store(store: Store, tmp_path: Path) -> None:
