@@ -200,7 +200,7 @@ class _Known:
     source: str
 
     @classmethod
-    def of_total(cls, variance: float, samples: int, width: float, source: str) -> "_Known":
+    def of_total(cls, variance: float, samples: float, width: float, source: str) -> "_Known":
         """Of a variance at so many samples of which nothing says what more of them take away."""
         kept, taken = PairSpread(variance, 0.0, width), PairSpread(0.0, variance * samples, width)
         return cls((kept, taken), source)
@@ -293,13 +293,15 @@ class History:
         items, name = newest["n_items"], run.name
         stopped = run.manifest.get("stopped")
         early = f" ({stopped_sentence(stopped)})" if stopped else ""
-        samples = max(round(newest["n_samples"] / items), 1)
-        measured = newest["stderr_sampling"]
-        sampling = None if measured is None else 2 * samples * items * measured**2
+        samples, sampling = _samples_each(newest), _sampling(newest)
         second = self._second(run, newest, (base for base, _ in found))
         if second is not None:
-            other, variance, own = second
-            source = f"from {own:,} items of {other} and {name}{early}"
+            base, variance, own = second
+            source = f"from {own:,} items of {base.name} and {name}{early}"
+            if (other := _row(base, model, pair)) is not None:
+                # Each run adds what its own samples leave: half of the sampling over its count.
+                samples = 2 / (1 / samples + 1 / _samples_each(other))
+                sampling = _sampling(other) if sampling is None else sampling
             if sampling is None:
                 return _Known.of_total(variance, samples, width, source)
             sampling = min(sampling, variance * samples)
@@ -330,14 +332,14 @@ class History:
 
     def _second(
         self, candidate: ComparedRun, newest: Mapping[str, Any], earlier: Iterator[ComparedRun]
-    ) -> tuple[str, float, int] | None:
-        """The last run before with answers of its own: its name, the variance of an item's difference to it,
-        and of how many items."""
+    ) -> tuple[ComparedRun, float, int] | None:
+        """The last run before with answers of its own, the variance of an item's difference to it, and of how
+        many items."""
         for base in earlier:
             place = newest["model_name"], newest["prompt_template"]
             shared = self._shared.items(base.manifest, candidate.manifest, *place)
             if (paired := _paired(base, candidate, newest, shared)) is not None:
-                return base.name, *paired
+                return base, *paired
         return None
 
 
@@ -379,6 +381,18 @@ def _row(run: ComparedRun, model: str, pair: str) -> Mapping[str, Any] | None:
         ):
             return row
     return None
+
+
+def _samples_each(row: Mapping[str, Any]) -> float:
+    """How often a run asked each item of a row, on average."""
+    return max((row["n_samples"] or 0) / (row["n_items"] or 1), 1.0)
+
+
+def _sampling(row: Mapping[str, Any]) -> float | None:
+    """What one sample adds to the variance of an item's difference between two runs, as the row's repeats
+    tell; None where it has none."""
+    measured = row["stderr_sampling"]
+    return None if measured is None else float(2 * _samples_each(row) * (row["n_items"] or 0) * measured**2)
 
 
 def _paired(

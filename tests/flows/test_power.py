@@ -416,3 +416,22 @@ def _passed(rng: np.random.Generator, design: Any, temperature: float, margin: f
     share = float(np.mean(verdicts))
     print(f"{design['samples']} samples at {temperature}: {design['items']} items pass {share:.3f}")
     return share
+
+
+@pytest.mark.parametrize("counts", [(1, 8), (8, 1), (8, 2)])
+def test_two_runs_of_different_sample_counts_each_count_with_their_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], counts: tuple[int, int]
+) -> None:
+    rng, known = np.random.default_rng(11), 4000
+    chance = rng.random(known)
+    store = Store(str(tmp_path / "store"))
+    for started, samples in enumerate(counts):
+        means = _answers(rng, chance, samples, 1.0)
+        parts = variance_components(means, np.full(known, float(samples)), means.std(ddof=1) / known**0.5)
+        said = {} if parts is None else {"stderr_items": parts[0], "stderr_sampling": parts[1]}
+        recorded(store, f"run-{started}", means, float(started), **{"n_samples": known * samples} | said)
+    (pair,) = planned(capsys, config(tmp_path), "--store", store.uri, "--margin", 0.05)["pairs"]
+    designs = {design["samples"]: design["items"] for design in pair["designs"]}
+    drawn = PairSpread(0.0, 2 * float(np.mean(chance * (1 - chance))), 1.0)
+    assert designs[1] == pytest.approx(drawn.items_for(0.05, 1, 0.05), rel=0.1)
+    assert designs[8] == pytest.approx(drawn.items_for(0.05, 8, 0.05), rel=0.35)
