@@ -27,7 +27,11 @@ def mute_command(
         str, typer.Argument(metavar="PAIR", help='"metric,filter", or "benchmark metric,filter"')
     ],
     until: Annotated[
-        str, typer.Option(metavar="DATE", help="First day on which it decides again; today ends a mute")
+        str,
+        typer.Option(
+            metavar="DATE",
+            help="First day on which it decides again, in this machine's time zone; today ends a mute",
+        ),
     ],
     reason: Annotated[str, typer.Option(metavar="TEXT", help="Reason, which pages and messages show")],
     suite: Annotated[
@@ -53,7 +57,16 @@ def mute(store: Store, suite: str | None, pair: str, until: str, reason: str, by
     if not last:
         raise ConfigError(f"suite '{name or chosen}' has no night yet: so there is no pair to mute")
     _check_pair(store, last[0], pair)
-    made = Mute(pair=pair, until=_day(until), at=now(), by=by, reason=reason.strip(), suite_name=name)
+    begins = _day(until)
+    made = Mute(
+        pair=pair,
+        until=begins.date().isoformat(),
+        ends=begins.astimezone(UTC).isoformat(),
+        at=now(),
+        by=by,
+        reason=reason.strip(),
+        suite_name=name,
+    )
     add_mute(store, chosen, made)
     text = f"{pair} of {last[0].title} is {made.said}"
     told = Notice(key=f"{chosen}:muted:{made.at}", text=text, written=made.at)
@@ -93,14 +106,15 @@ def _check_pair(store: Store, night: Night, pair: str) -> None:
         raise ConfigError(f"the last night of '{night.title}' has no pair '{pair}'{nearest(pair, known)}")
 
 
-def _day(text: str) -> str:
+def _day(text: str) -> datetime:
+    """When a day begins here."""
     try:
         day = date.fromisoformat(text)
     except ValueError:
         raise ConfigError(f"--until: expected a date such as 2026-12-01, got '{text}'") from None
-    if day < datetime.now(UTC).date():
+    if day < datetime.now().astimezone().date():
         raise ConfigError(f"--until: expected today or a later day, got '{text}'")
-    return day.isoformat()
+    return datetime(day.year, day.month, day.day).astimezone()
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

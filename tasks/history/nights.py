@@ -90,7 +90,8 @@ class Acceptance(BaseModel):
 
 class Mute(BaseModel):
     """A pair, "metric,filter" or "benchmark metric,filter", that decides nothing in nights due before
-    ``until``, a date; who said so, when, and why. ``suite_name`` is as in `Night`."""
+    ``until``, a date; who said so, when, and why. ``ends`` is when that day begins where they said so, in
+    UTC; None in records of before, where it begins as it does in UTC. ``suite_name`` is as in `Night`."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -100,6 +101,7 @@ class Mute(BaseModel):
     by: str
     reason: str
     suite_name: str | None = None
+    ends: str | None = None
 
     @property
     def said(self) -> str:
@@ -341,7 +343,7 @@ def add_mute(store: Store, suite: str, mute: Mute) -> None:
 def mutes_of(store: Store, night: Night) -> dict[str, Mute]:
     """The pairs that decide nothing in a night."""
     last = {mute.pair: mute for mute in read_mutes(store, night.suite) if night.is_of(mute.suite_name)}
-    return {pair: mute for pair, mute in last.items() if night.place[:10] < mute.until}
+    return {pair: mute for pair, mute in last.items() if night.place < (mute.ends or mute.until)}
 
 
 STOPPED: Final = "it stopped before it had asked all items, and is no baseline; name a run that asked all"

@@ -1,5 +1,6 @@
 """What people say of nights: one is accepted as the baseline, a pair is muted for a while; both are told."""
 
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,7 +16,7 @@ from flows.suite.plan import SuiteOptions, load_suite, plan_night
 from flows.suite.telling import begin
 from flows.suite.words import headline, noteworthy_pairs, summary_markdown
 from metrics.errors import ConfigError
-from tasks.history.nights import find_night, past_nights
+from tasks.history.nights import Mute, add_mute, find_night, mutes_of, past_nights
 from tasks.history.notices import deliver, post_to
 from tasks.store.storage import Store
 
@@ -100,6 +101,29 @@ def test_a_muted_pair_decides_nothing_is_shown_and_moves_no_baseline(
     mute(store, None, pair, datetime.now(UTC).date().isoformat(), "they are mended", "ada")
     loud = night(wrong=LOST, margin=0.02)
     assert (loud.outcome, loud.night.baseline) == ("regression", (first.night.run_id,))
+
+
+def test_a_mute_ends_as_the_day_begins_where_its_user_is(
+    night: Judge, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    night(margin=0.02)
+    mute(store, None, "exact_match,none", FAR, "its references are being mended", "ada")
+    # A place whose day is another one than UTC's, whenever this is run.
+    monkeypatch.setenv("TZ", "<+14>-14" if datetime.now(UTC).hour >= 12 else "<-12>+12")
+    time.tzset()
+    try:
+        mute(store, None, "exact_match,none", datetime.now().date().isoformat(), "they are mended", "ada")
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert night(wrong=LOST, margin=0.02).outcome == "regression"
+
+
+def test_a_mute_of_before_ends_as_the_day_begins_in_utc(night: Judge, store: Store) -> None:
+    judged = night(margin=0.02).night
+    add_mute(store, "night", Mute(pair="a,none", until="2026-11-28", at="", by="ada", reason="meant"))
+    due = {"2026-11-27T23:59:59.000000+00:00": ["a,none"], "2026-11-28T00:00:00.000000+00:00": []}
+    assert {at: [*mutes_of(store, judged.model_copy(update={"due": at}))] for at in due} == due
 
 
 def test_a_muted_pair_does_not_fall_behind_the_anchor(night: Judge, store: Store) -> None:
