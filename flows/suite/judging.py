@@ -122,7 +122,8 @@ def judge_night(
 
     ``again`` are evaluations that were asked anew to confirm a regression, ``rescored`` those of the baseline
     and the anchor whose answers tonight's code scored. A loss against the anchor makes *worse* of a night
-    that passes otherwise. Raises ConfigError for a baseline or an anchor that is not there.
+    that passes otherwise, and a clock that was set back an inconclusive one. Raises ConfigError for a
+    baseline or an anchor that is not there.
     """
     store, gate, past = Store(planned.store), planned.suite.gate, begun.past
     night = begun.own.model_copy(update={"evaluations": evaluations, "ended": True})
@@ -158,13 +159,14 @@ def judge_night(
     anchored = None
     if anchor is not None:
         anchored = explained(anchor, fixed, against(anchor, [*map(as_scored_now, fixed)], tonight))
-    verdict = _verdict(compared, anchored)
+    compared_as = _verdict(compared, anchored)
+    verdict = compared_as if night.behind is None else worst_of([compared_as or "pass", "inconclusive"])
     changes = {
         "evaluations": tuple(_with_requests(entry, tonight) for entry in evaluations),
         "again": tuple(_with_requests(entry, anew) for entry in again),
         "baseline": tuple(entry.run_id for entry in chosen),
         "verdict": verdict,
-        "spending": _spending(planned) if verdict is not None else None,
+        "spending": _spending(planned) if compared_as is not None else None,
         "muted": (*_muted(compared), *_muted(anchored, anchor)),
     }
     night = night.model_copy(update=changes)

@@ -21,7 +21,15 @@ from flows.suite.names import dated
 from flows.suite.plan import PlannedNight, SuiteOptions, load_suite, plan_night
 from metrics.errors import ConfigError, NightjarError, printable
 from tasks.history.layout import Skipped
-from tasks.history.nights import Night, NightEvaluation, Notice, baseline_nights, nights_before, read_nights
+from tasks.history.nights import (
+    Night,
+    NightEvaluation,
+    Notice,
+    baseline_nights,
+    night_ahead,
+    nights_before,
+    read_nights,
+)
 from tasks.history.notices import change_night, deliver, now, post_to, send_each, with_notice
 from tasks.server import webhook_address
 from tasks.store.storage import Store
@@ -61,6 +69,8 @@ def begin(planned: PlannedNight, due: str | None = None) -> BegunNight:
         own, again = known, {"due": known.place, "attempt": known.attempt + 1}
     about = {"suite_name": planned.suite.name, "limit": planned.limit, "only": planned.only}
     own = own.model_copy(update={**again, "ended": False, **about})
+    if known is None and (ahead := night_ahead(recorded.found.values(), own)) is not None:
+        own = own.model_copy(update={"behind": ahead.run_id})
     past = tuple(nights_before(recorded.found.values(), own))
     try:
         if known is None or (known.due is None and not known.baseline):

@@ -20,7 +20,7 @@ from metrics.errors import printable
 from tasks.comparison.compare import ComparedPair, ComparedRuns, Gate
 from tasks.comparison.stopping import stopped_sentence
 from tasks.comparison.trends import PairCourse
-from tasks.history.nights import MutedPair, NightEvaluation
+from tasks.history.nights import MutedPair, Night, NightEvaluation
 from tasks.messages.markdown import as_code, as_text, table_row
 from tasks.models.errors import shortened
 from tasks.models.records import asked_and_reused
@@ -50,8 +50,10 @@ def headline(judged: JudgedNight) -> str:
         sentences.append(asked_and_reused(counts, judged.night.attempt > 1))
     sentences += dict.fromkeys(doubt for entry in entries for doubt in entry.doubts)
     sentences += [f"{entry.name}: {stopped_sentence(entry.stopped)}" for entry in entries if entry.stopped]
+    if judged.night.behind is not None:
+        sentences.append(_clock_sentence(judged.night, judged.night.behind))
     if judged.compared is None:
-        sentences.append("nothing to compare with yet")
+        sentences += [] if judged.night.behind is not None else ["nothing to compare with yet"]
     else:
         sentences.append(
             f"against {', '.join(judged.night.baseline)}: {judged.compared.verdict or 'no gate'}"
@@ -107,6 +109,15 @@ def pair_sentences(pairs: Sequence[Mapping[str, Any]], base: str | None) -> Iter
 
 def _outcome_sentences(compared: ComparedRuns) -> Iterator[str]:
     return risen_outcomes(compared.outcomes, is_several(pair.key.benchmark for pair in compared.pairs))
+
+
+def _clock_sentence(night: Night, ahead: str) -> str:
+    began = night.started[:16].replace("T", " ")
+    return (
+        f"inconclusive: by the clock it began at {began} UTC, before {ahead}, which has ended; set the "
+        "clock, or if it is right, remove that night's record "
+        f"(suites/{night.suite}/{ahead}.json in the store)"
+    )
 
 
 def _muted_sentence(pair: MutedPair) -> str:

@@ -130,6 +130,8 @@ class Night(BaseModel):
 
     A night is recorded when it is first due, with the baseline that its retries keep; ``ended`` says whether
     its outcome is known by now. ``due`` is None in records of before, whose nights were due as they started.
+    ``behind`` is a night that had ended when this one first began, and had begun later by the clock: the
+    clock was wrong for either.
     ``format`` is that of the store's records; a later version may add keys within one.
     """
 
@@ -146,6 +148,7 @@ class Night(BaseModel):
     verdict: str | None = None
     spending: str | None = None
     due: str | None = None
+    behind: str | None = None
     ended: bool = True
     attempt: int = 1
     notices: tuple[Notice, ...] = ()
@@ -276,6 +279,14 @@ def past_nights(store: Store, suite: str, before: str | None = None, name: str |
     ``name``, those of the suite of that name."""
     found = read_nights(store, suite).found.values()
     return [night for night in found if night.ended and night.run_id != before and night.is_of(name)]
+
+
+def night_ahead(nights: Iterable[Night], own: Night) -> Night | None:
+    """The night of the same suite that ended already though it began after ``own``, the last of several;
+    ``own`` has only begun."""
+    ahead = [night for night in nights if night.ended and night.is_of(own.suite_name)]
+    last = max(ahead, key=lambda night: night.started, default=own)
+    return last if last.started > own.started else None
 
 
 def nights_before(nights: Iterable[Night], own: Night) -> list[Night]:

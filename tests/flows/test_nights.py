@@ -471,3 +471,21 @@ def test_a_night_prints_its_scores_with_verdicts_and_no_markdown(
         assert row.split()[:3] == ["sums", "own", "none"]
         assert row.endswith(verdict)
     assert "-0.6000" in row
+
+
+@pytest.mark.parametrize("gate", [{"margin": 0.02, "anchor": "first"}, {"margin": 0.02}])
+def test_a_night_whose_clock_was_set_back_is_inconclusive_says_so_and_is_no_baseline(
+    night: Judge, monkeypatch: pytest.MonkeyPatch, gate: dict[str, Any]
+) -> None:
+    first = night(**gate)
+    with monkeypatch.context() as clock:
+        clock.setattr("flows.suite.telling.now", lambda: "2020-11-18T02:30:00.000000+00:00")
+        back = night(wrong=range(60), **gate)
+    assert (back.outcome, back.night.passed, back.ok) == ("inconclusive", False, True)
+    said = headline(back)
+    assert f"began at 2020-11-18 02:30 UTC, before {first.night.run_id}" in said
+    assert "nothing to compare with" not in said
+    assert f"before {first.night.run_id}" in summary_markdown(back)
+    assert night_document(back)["outcome"] == "inconclusive"
+    later = night(wrong=range(60), baseline="first", **gate)
+    assert (later.outcome, later.night.baseline) == ("regression", (first.night.run_id,))

@@ -300,7 +300,17 @@ def test_only_nights_due_earlier_are_looked_back_on(plan: Any) -> None:
     early, late = plan("1"), plan("2")
     ended(late, 4, verdict=None)  # it overtook the other one
     begun = begin(early, due(2))
-    assert (begun.past, begun.baseline) == ((), ())
+    assert (begun.past, begun.baseline, begun.own.behind) == ((), (), None)
+
+
+def test_a_retry_of_a_night_whose_clock_was_set_back_knows_it(
+    plan: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended(plan("1"), 1, verdict=None)
+    with monkeypatch.context() as clock:
+        clock.setattr("flows.suite.telling.now", lambda: "2020-11-18T02:30:00.000000+00:00")
+        assert begin(plan("2")).own.behind == plan("1").run_id
+    assert begin(plan("2")).own.behind == plan("1").run_id
 
 
 def test_a_night_of_before_keeps_the_baseline_that_it_was_judged_against(plan: Any) -> None:
