@@ -96,7 +96,9 @@ def history_command(
     if not remove and not anew:
         from tasks.reporting.overview import glances
 
-        print_latest(glances(opened, limit), as_json)
+        latest = glances(opened, limit)
+        warn_of(latest.skipped)
+        print_latest(latest.runs, as_json)
         return
     if anew:
         runs, skipped = compact(opened, anew=True)

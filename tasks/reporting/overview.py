@@ -24,6 +24,7 @@ import orjson
 from tasks.comparison.runs import changes, costs, unpriced
 from tasks.comparison.stopping import stopped_sentence
 from tasks.comparison.trends import Known, known_of_models, ordering_facet
+from tasks.history.layout import Skipped
 from tasks.history.query import query
 from tasks.models.records import AnswerCounts
 from tasks.reporting import numbers
@@ -113,14 +114,26 @@ class Glance:
         return {**own, "scores": scores, "changed": list(self.changed)}
 
 
-def glances(store: Store, newest: int | None = None) -> list[Glance]:
-    """The runs of the store, the newest first; all or so many."""
-    found = query(store, _RUNS).rows
+@dataclass(frozen=True)
+class Glances:
+    """Runs of a store, the newest first, and the records that nobody can read."""
+
+    runs: tuple[Glance, ...]
+    skipped: tuple[Skipped, ...] = ()
+
+
+def glances(store: Store, newest: int | None = None) -> Glances:
+    """The runs of the store; all, or so many of the newest."""
+    runs, results = query(store, _RUNS), query(store, _ROWS)
+    found = runs.rows
     shown = found if newest is None else found[:newest]
     known = {row[0]: known_of_models({"config": json.loads(row[13] or "null")}) for row in shown}
-    rows = _headlines(query(store, _ROWS).rows, known)
+    rows = _headlines(results.rows, known)
     earlier = _before(found)
-    return [_glance(row, rows.get(row[0], ()), earlier.get(row[0])) for row in shown]
+    return Glances(
+        runs=tuple(_glance(row, rows.get(row[0], ()), earlier.get(row[0])) for row in shown),
+        skipped=tuple(dict.fromkeys([*runs.skipped, *results.skipped])),
+    )
 
 
 def _headlines(rows: Iterable[Sequence[Any]], known: Mapping[str, Known]) -> dict[str, list[Score]]:
@@ -300,7 +313,7 @@ def write_index(store: Store, folder: Path) -> Path:
 
     The runs lie in a script beside it, so that the page itself stays small whatever their number.
     """
-    runs = glances(store)
+    runs = glances(store).runs
     rows, compared = [_row(run, folder) for run in runs], _comparisons(folder)
     context = {
         "title": "All runs",

@@ -78,12 +78,16 @@ def test_rows_are_a_table_without_json(store: Store) -> None:
 
 
 def test_a_record_that_can_not_be_read_is_named_on_stderr_and_the_others_answer(store: Store) -> None:
-    record_run(store, {"run_id": "monday"}, [RESULTS.empty_table()], [ITEM_ROWS.empty_table()])
+    record(store, "monday", 1)
     store.put_bytes("runs/torn.json", b"{")
     answer = history(store, "SELECT run_id FROM runs", "--json")
     assert (answer.exit_code, json.loads(answer.stdout)) == (0, [{"run_id": "monday"}])
     assert "warning: left out" in answer.stderr
     assert "runs/torn.json" in answer.stderr
+    for arguments in ((), ("--json",)):
+        listed = history(store, *arguments)
+        assert "monday" in listed.stdout
+        assert listed.stderr == answer.stderr, "once, however many queries the list takes"
     answer = history(store, "--compact", "--json")
     assert json.loads(answer.stdout) == {"runs": 1}
     assert "runs/torn.json" in answer.stderr

@@ -559,7 +559,7 @@ def test_nights_stop_are_no_baseline_and_every_second_asks_all(
     assert said in documents[1]["headline"]
     pages = {page.name: page.read_text() for page in (tmp_path / "night-2").rglob("*.html")}
     assert {name for name, page in pages.items() if said in page} == {"suite.html", "report.html"}
-    glanced = {glance.run_id: glance for glance in glances(Store(str(tmp_path / "store")))}
+    glanced = {glance.run_id: glance for glance in glances(Store(str(tmp_path / "store"))).runs}
     run = glanced[documents[1]["evaluations"][0]["run_id"]]
     assert run.stopped == said
     assert {score.n_items for score in run.scores} == {told[1]["asked_items"]}

@@ -25,7 +25,7 @@ def test_a_run_comes_to_its_first_pair_that_has_a_number(store: Store) -> None:
     failed = row("a", 0.9, metric="hard", status="failed")
     of_group = row("a", 0.1, facets=json.dumps({"model_name": "a", "subject": "x"}))
     record(store, "monday", 1, failed, of_group, row("a", 0.5), row("b", 0.6), row("a", 40.0, metric="bleu"))
-    (run,) = glances(store)
+    (run,) = glances(store).runs
     assert [(score.model, score.pair, score.text) for score in run.scores] == [
         ("a", "exact_match,none", "0.5000 ± 0.0200"),
         ("b", "exact_match,none", "0.6000 ± 0.0200"),
@@ -35,7 +35,7 @@ def test_a_run_comes_to_its_first_pair_that_has_a_number(store: Store) -> None:
 
 def test_an_answer_of_this_night_is_none_that_was_reused(store: Store) -> None:
     record(store, "monday", 1, row("a", 0.5), requests={"sent": 66, "cached": 18, "same_night": 17})
-    (run,) = glances(store)
+    (run,) = glances(store).runs
     assert (run.asked, run.reused) == (83, 1)
 
 
@@ -43,7 +43,7 @@ def test_an_answer_of_this_night_is_none_that_was_reused(store: Store) -> None:
 def test_a_run_that_ended_before_it_had_numbers_failed_and_changed_nothing(store: Store, status: str) -> None:
     record(store, "monday", 1, row("a", 0.5), status="ok")
     record(store, "tuesday", 2, status=status, message="why", config=None, models=None)
-    ended, whole = glances(store)
+    ended, whole = glances(store).runs
     assert (ended.status, ended.changed, whole.status) == ("failed", (), "ok")
 
 
@@ -51,7 +51,7 @@ def test_costs_are_told_by_model_and_stage(store: Store) -> None:
     models = {"a": {"cost": 0.5, "saved_cost": 0.25}}
     record(store, "monday", 1, row("a", 0.5), models=models, judges={"j": {"cost": 0.125}})
     record(store, "tuesday", 2, row("a", 0.5))
-    assert [dict(run.costs) for run in glances(store)] == [{}, {"a answering": 0.75, "j judging": 0.125}]
+    assert [dict(run.costs) for run in glances(store).runs] == [{}, {"a answering": 0.75, "j judging": 0.125}]
 
 
 def test_what_has_no_price_beside_others_that_have_is_told_and_in_no_cost(store: Store) -> None:
@@ -59,7 +59,7 @@ def test_what_has_no_price_beside_others_that_have_is_told_and_in_no_cost(store:
     prices = {"currency": "USD", "a": {"prompt": 1}}
     record(store, "monday", 1, row("a", 0.5), models=models, config={"prices": prices})
     record(store, "tuesday", 2, row("a", 0.5), models=models, config={"prices": {"currency": "USD"}})
-    unpriced, priced = glances(store)
+    unpriced, priced = glances(store).runs
     assert (dict(priced.costs), priced.unpriced) == ({"a answering": 0.5}, ("b",))
     assert unpriced.unpriced == (), "without any price there is no total"
 
@@ -71,21 +71,21 @@ def test_what_was_changed_is_told_against_the_run_of_that_benchmark_before(store
         store, "tuesday", 3, row("a", 0.5), config={"facets": ["model_name"], "sample_params": {"seed": 2}}
     )
     record(store, "wednesday", 4, row("b", 0.5), limit=20, versions={"numpy": "9"})
-    changed = {run.name: run.changed for run in glances(store)}
+    changed = {run.name: run.changed for run in glances(store).runs}
     assert changed == {
         "wednesday": ("models: b", "sample_params", "limit"),
         "tuesday": ("sample_params",),
         "other": (),
         "monday": (),
     }
-    assert [run.name for run in glances(store, 2)] == ["wednesday", "tuesday"]
-    assert glances(store, 2)[1].changed == ("sample_params",)
+    assert [run.name for run in glances(store, 2).runs] == ["wednesday", "tuesday"]
+    assert glances(store, 2).runs[1].changed == ("sample_params",)
 
 
 def test_the_leaderboard_marks_who_is_not_told_apart_from_the_best(store: Store) -> None:
     record(store, "monday", 1, row("old", 0.95))
     record(store, "tuesday", 2, row("a", 0.70), row("b", 0.66), row("c", 0.60), row("old", 0.2))
-    (board,) = boards(glances(store))
+    (board,) = boards(glances(store).runs)
     assert [(place.score.model, place.best, place.ties) for place in board.places] == [
         ("a", True, False),
         ("b", False, True),
@@ -101,10 +101,10 @@ STOP = {"asked_items": 40, "of_items": 100, "why": "decided"}
 def test_a_run_that_stopped_says_so_at_a_glance_and_leads_nothing(store: Store, tmp_path: Path) -> None:
     record(store, "monday", 1, row("a", 0.5))
     record(store, "tuesday", 2, row("a", 0.9, n_items=40), stopped=STOP)
-    stopped, whole = glances(store)
+    stopped, whole = glances(store).runs
     assert (stopped.stopped, whole.stopped) == ("40 of 100 items, stopped: decided", None)
     assert stopped.as_dict()["stopped"] == stopped.stopped
-    (board,) = boards(glances(store))
+    (board,) = boards(glances(store).runs)
     assert [place.run.name for place in board.places] == ["monday"]
     write_index(store, tmp_path)
     said = (tmp_path / ROWS).read_text().partition("= ")[2].rstrip(";\n")
@@ -123,7 +123,8 @@ def test_only_runs_over_the_same_items_are_beside_each_other(store: Store) -> No
     record(store, "lower", 4, row("a", 2.0, metric="perplexity", higher_is_better=False, benchmark="text"))
     record(store, "lower-2", 5, row("b", 1.5, metric="perplexity", higher_is_better=False, benchmark="text"))
     by_name = {
-        board.benchmark: [place.score.model for place in board.places] for board in boards(glances(store))
+        board.benchmark: [place.score.model for place in board.places]
+        for board in boards(glances(store).runs)
     }
     assert by_name == {"sums": ["b"], "text": ["b", "a"]}
 
