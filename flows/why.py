@@ -44,8 +44,10 @@ def why_command(
     place = Store(store or default_store())
     place.check_readable()
     manifest = manifest_of(run, place)
-    if store is None and manifest.get("store"):
-        place = Store(str(manifest["store"]))
+    if store is None and manifest.get("store") and str(manifest.get("run_id")) not in known_runs(place):
+        place = Store(
+            str(manifest["store"])
+        )  # a store that was copied knows its runs wherever they were made
     entries = chosen_steps(run, manifest, step)
     explained = [explanation(place, entry, in_full=step is not None) for entry in entries]
     if as_json:

@@ -1,8 +1,17 @@
 """``flows.why`` says first, in a few lines, what became of a run's steps."""
 
-import pytest
+import shutil
+from pathlib import Path
 
-from flows.why import REASONS, step_line, summary_lines
+import orjson
+import pytest
+from typer.testing import CliRunner
+
+from flows.why import REASONS, app, step_line, summary_lines
+from tasks.history.layout import record_run
+from tasks.store.reasons import Reason, Subject, keep_reason
+from tasks.store.schemas import ITEM_ROWS, RESULTS
+from tasks.store.storage import Store
 
 
 def test_a_thousand_steps_are_a_few_lines_with_counts_and_reasons() -> None:
@@ -29,3 +38,31 @@ def test_a_thousand_steps_are_a_few_lines_with_counts_and_reasons() -> None:
 def test_a_line_names_model_and_prompt_once(step: str, line: str) -> None:
     entry = {"outcome": "cached", "step": step, "model_name": "a", "prompt_template": "plain"}
     assert step_line({**entry, "differences": ["unchanged"]}) == line
+
+
+@pytest.mark.parametrize(
+    ("named", "is_copied"),
+    [("monday", True), ("out", True), ("out", False)],
+)
+def test_a_run_is_explained_by_the_store_that_knows_it_or_else_by_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str, is_copied: bool
+) -> None:
+    own, meant = Store(str(tmp_path / "own")), Store(str(tmp_path / "meant"))
+    subject = Subject("sums", "score", "score m")
+    for key in "ab":
+        keep_reason(own, Reason(subject, key * 32, "monday", key, {"limit": ord(key)}, {}))
+    step = {"stage": "score", "step": "score m", "key": "b" * 32, "outcome": "computed", "why": "unknown"}
+    manifest = {"run_id": "monday", "store": own.uri, "task_runs": [step]}
+    empty = [RESULTS.empty_table()], [ITEM_ROWS.empty_table()]
+    record_run(own, manifest, *empty)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "manifest.json").write_bytes(orjson.dumps(manifest))
+    if is_copied:
+        shutil.move(tmp_path / "own", tmp_path / "meant")
+    else:
+        record_run(meant, manifest | {"run_id": "another"}, *empty)
+    monkeypatch.setenv("NIGHTJAR_STORE", meant.uri)
+    monkeypatch.chdir(tmp_path)
+    told = CliRunner().invoke(app, [named, "score"])
+    assert "limit changed from 97 to 98" in told.stdout
+    assert "compared with run monday (a)" in told.stdout
