@@ -21,7 +21,7 @@ import random
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import cache, partial
 from importlib.machinery import ModuleSpec, PathFinder
@@ -194,23 +194,58 @@ class Documents(Sequence[TableRow]):
         return Documents(rows, list(self.features))
 
 
-def regular_rows(rows: Sequence[Mapping[str, Any]]) -> list[TableRow]:
+def regular_rows(rows: Sequence[Mapping[str, Any]], before: "Documents | None" = None) -> list[TableRow]:
     """The rows as an Arrow table gives them back.
 
     Missing fields become None, tuples lists, integers floats where the column has floats, and mappings of a
-    column all get the same keys. A column that Arrow has no type for stays as it is.
+    column all get the same keys. A column that was there ``before`` keeps its type where its values can be
+    cast to it. A column that Arrow has no type for stays as it is.
     """
     names = dict.fromkeys(name for row in rows for name in row)
-    columns = {name: regular_column([row.get(name) for row in rows]) for name in names}
+    columns = {}
+    for name in names:
+        old = None if before is None or name not in before.features else _typed(before[name])
+        columns[name] = regular_column([row.get(name) for row in rows], None if old is None else old.type)
     return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
 
-def regular_column(values: list[Any]) -> list[Any]:
+def regular_column(values: list[Any], wanted: pa.DataType | None = None) -> list[Any]:
     """One column of ``regular_rows``."""
-    try:
-        return pa.array(values).to_pylist()  # type: ignore[no-any-return]
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError):
+    typed = _typed(values)
+    if typed is None:
         return values
+    if wanted is not None:
+        with suppress(TypeError, pa.ArrowException):  # else they keep their own type
+            typed = _cast(typed, wanted)
+    return typed.to_pylist()  # type: ignore[no-any-return]
+
+
+def _typed(values: list[Any]) -> pa.Array | None:
+    """The values under the type that Arrow infers; None where it has none for them."""
+    try:
+        return pa.array(values)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError):
+        return None
+
+
+def _cast(array: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """The array under another type as ``datasets`` casts: numbers become no texts, and fields that a mapping
+    lacks None. Raises TypeError or an Arrow exception where that is not possible."""
+    if array.type == wanted:
+        return array
+    if pa.types.is_struct(array.type) and pa.types.is_struct(wanted):
+        children = dict(zip((field.name for field in array.type), array.flatten(), strict=True))
+        if set(children) <= {field.name for field in wanted}:
+            parts = [_cast(children.get(field.name, pa.nulls(len(array))), field.type) for field in wanted]
+            return pa.StructArray.from_arrays(parts, fields=list(wanted), mask=array.is_null())
+    elif pa.types.is_list(array.type) and pa.types.is_list(wanted):
+        values = _cast(array.values, wanted.value_type)
+        return pa.ListArray.from_arrays(array.offsets, values, mask=array.is_null())
+    elif not pa.types.is_nested(array.type) and not (
+        pa.types.is_null(wanted) or (pa.types.is_string(wanted) and pa.types.is_primitive(array.type))
+    ):
+        return array.cast(wanted)
+    raise TypeError(f"{array.type} is not cast to {wanted}")
 
 
 BATCH = 1000
@@ -218,8 +253,8 @@ BATCH = 1000
 WITHOUT_EFFECT = frozenset(
     {
         "num_proc", "load_from_cache_file", "cache_file_name", "keep_in_memory", "writer_batch_size", "desc",
-        "new_fingerprint", "features", "disable_nullable", "suffix_template", "try_original_type",
-        "on_mixed_types", "with_rank", "cache_file_names",
+        "new_fingerprint", "disable_nullable", "suffix_template", "on_mixed_types", "with_rank",
+        "cache_file_names",
     }
 )  # fmt: skip
 WITH_EFFECT = frozenset(
@@ -231,6 +266,7 @@ WITH_EFFECT = frozenset(
         "remove_columns",
         "fn_kwargs",
         "input_columns",
+        "try_original_type",
     }
 )
 
@@ -252,7 +288,11 @@ def map_rows(
         else:
             row = docs[part[0]]
             rows.append({**{name: row[name] for name in row if name not in gone}, **(result or {})})
-    return Documents(regular_rows(rows)) if rows else docs.remove_columns(sorted(gone & set(docs.features)))
+    if not rows:
+        return docs.remove_columns(sorted(gone & set(docs.features)))
+    # The library asks for this option in batches only.
+    held = not options.get("batched") or options.get("try_original_type", True)
+    return Documents(regular_rows(rows, docs if held else None))
 
 
 def filter_mask(
@@ -297,7 +337,8 @@ def _batch_rows(
 
 
 def _check(options: Mapping[str, Any]) -> None:
-    unknown = sorted(set(options) - WITH_EFFECT - WITHOUT_EFFECT)
+    given = {name for name, value in options.items() if name != "features" or value is not None}
+    unknown = sorted(given - WITH_EFFECT - WITHOUT_EFFECT)
     if unknown:
         raise TypeError(f"option '{unknown[0]}' needs the library itself: pip install datasets")
 

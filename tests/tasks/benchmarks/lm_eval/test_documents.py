@@ -93,3 +93,45 @@ def test_shuffle_is_numpys_permutation_for_a_seed(docs):
 def test_an_option_that_is_not_known_is_an_error(docs):
     with pytest.raises(TypeError, match="option 'streaming' needs the library itself"):
         docs.map(lambda row: row, streaming=True)
+
+
+@pytest.mark.parametrize(
+    ("before", "given", "expected"),
+    [
+        ([1, 2], ["1", "02"], [1, 2]),
+        ([1, 2], ["A", "B"], ["A", "B"]),
+        ([1, 2], [1.0, 2.0], [1, 2]),
+        ([1, 2], [1.5, 2.0], [1.5, 2.0]),
+        ([1, 0], [True, False], [1, 0]),
+        ([1.5, 2.5], [1, 2], [1.0, 2.0]),
+        ([1.5, 2.0], ["1.50", "2.0"], [1.5, 2.0]),
+        ([True, False], [1, 0], [True, False]),
+        ([True, False], ["true", "false"], [True, False]),
+        ([True, False], ["yes", "no"], ["yes", "no"]),
+        (["1", "2"], [1, 2], [1, 2]),
+        (["a", "b"], [True, False], [True, False]),
+        (["a", "b"], [None, "b"], [None, "b"]),
+        ([1, 2], [None, None], [None, None]),
+        ([None, None], [1, 2], [1, 2]),
+        ([[1], None], [None, ["1", "2"]], [None, [1, 2]]),
+        ([["a"], ["b"]], ["a", "b"], ["a", "b"]),
+        ([{"a": 1}, {"a": 2}], [{"a": "1"}, None], [{"a": 1}, None]),
+        ([{"a": 1, "b": 2}], [{"a": 1}], [{"a": 1, "b": None}]),
+        ([{"a": 1}, {"a": 2}], [{"c": 1}, {"c": 2}], [{"c": 1}, {"c": 2}]),
+    ],
+)  # fmt: skip
+def test_a_column_keeps_its_type_in_a_map_where_its_values_can_be_cast(before, given, expected):
+    docs = Documents.from_dict({"c": before})
+    for mapped in (
+        docs.map(lambda row, index: {"c": given[index]}, with_indices=True),
+        docs.map(lambda part: {"c": given}, batched=True),
+    ):
+        assert [(type(value), value) for value in mapped["c"]] == [(type(one), one) for one in expected]
+
+
+def test_a_batched_map_gives_columns_new_types_where_it_is_told_to():
+    docs = Documents.from_dict({"c": [1, 2]})
+    assert docs.map(lambda part: {"c": ["1", "2"]}, batched=True, try_original_type=False)["c"] == ["1", "2"]
+    with pytest.raises(TypeError, match="option 'features' needs the library itself"):
+        docs.map(lambda row: row, features={"c": "string"})
+    assert docs.map(lambda row: row, features=None).to_list() == docs.to_list()
