@@ -395,14 +395,17 @@ def _read_parquet(data: bytes, options: Mapping[str, Any]) -> pa.Table:
 
 def _read_text(data: bytes, options: Mapping[str, Any]) -> pa.Table:
     _refuse_options("text", options, ("keep_linebreaks", "sample_by", "encoding"))
-    text = data.decode(options.get("encoding") or "utf-8")
+    with io.TextIOWrapper(io.BytesIO(data), options.get("encoding") or "utf-8") as file:
+        text = file.read()  # \r\n and \r are \n
     kind = options.get("sample_by", "line")
     if kind == "document":
-        return pa.table({"text": [text]})
-    if kind == "paragraph":
-        return pa.table({"text": [part for part in text.split("\n\n") if part]})
-    lines = text.splitlines(keepends=bool(options.get("keep_linebreaks")))
-    return pa.table({"text": pa.array(lines, pa.string())})
+        parts = [text]
+    elif kind == "paragraph":
+        parts = [part for part in text.split("\n\n") if part]
+    else:
+        lines = io.StringIO(text).readlines()  # other signs end no line
+        parts = lines if options.get("keep_linebreaks") else [line.removesuffix("\n") for line in lines]
+    return pa.table({"text": pa.array(parts, pa.string())})
 
 
 def _refuse_options(builder: str, options: Mapping[str, Any], known: Iterable[str]) -> None:

@@ -138,6 +138,20 @@ def test_parquet_and_text(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, ["a\u2028b\x85c", "\x0cd", "", "e"]),
+        ({"keep_linebreaks": True}, ["a\u2028b\x85c\n", "\x0cd\n", "\n", "e\n"]),
+        ({"sample_by": "paragraph"}, ["a\u2028b\x85c\n\x0cd", "e\n"]),
+        ({"sample_by": "document"}, ["a\u2028b\x85c\n\x0cd\n\ne\n"]),
+    ],
+)
+def test_lines_of_text_end_as_those_of_a_file_that_python_opens(tmp_path, options, expected):
+    (tmp_path / "a.txt").write_bytes("a\u2028b\x85c\r\n\x0cd\r\n\r\ne\r".encode())
+    assert [row["text"] for row in rows("text", tmp_path, "a.txt", **options)["train"]] == expected
+
+
+@pytest.mark.parametrize(
     ("builder", "files", "options", "error", "message"),
     [
         ("json", "gone.jsonl", {}, DatasetError, r"data file 'gone\.jsonl' is not in "),
