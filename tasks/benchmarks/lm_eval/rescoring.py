@@ -308,6 +308,7 @@ class LoggedBenchmark:
         self._cluster = cluster
         self._log = SampleLog(name, "", self._path, "", {}, {})
         self._output_type: str = self._config.get("output_type", "generate_until")
+        self._lists: bool | None = None
 
     def items(self) -> Iterator[Item]:
         """The log's documents in its order, under the same ids as the benchmark's own items."""
@@ -376,8 +377,30 @@ class LoggedBenchmark:
         processed = self._config.get("process_results") is not None
         if self._config.get("doc_to_target") is None:
             target = target_of(row) if choices is not None or processed else self._logged_answer(row)
-        references = references_of(target, choices, isinstance(target, list), processed)
+        plain = choices is None and not processed
+        several = plain and isinstance(target, list) and self._answers_are_lists(row, fields)
+        references = references_of(target, choices, several, processed)
         return Rendered(item, "generate", [prompt], [""], references=references, doc=doc)
+
+    def _answers_are_lists(self, row: LogRow, fields: Fields) -> bool:
+        """Whether a list is several answers and not a text: in the harness it is for all documents what it is
+        for the first one."""
+        if self._lists is None:
+            known = self._log.first_filter() if self._first is None else [self._first]
+            kinds = {isinstance(self._target(one, fields), list) for one in known}
+            if len(kinds) > 1:
+                raise DatasetError(
+                    f"{self._path.name}: document {row['doc_id']}: its target is a list, others' are not; "
+                    "whether it is several answers is told by the dataset's first document, which the log "
+                    "lacks: score a log that holds it"
+                )
+            self._lists = kinds.pop()
+        return self._lists
+
+    def _target(self, row: LogRow, fields: Fields) -> Any:
+        if self._config.get("doc_to_target") is None:
+            return target_of(row)
+        return fields.target(json_document(row["doc"], self._path.name))
 
     def _logged_answer(self, row: LogRow) -> Any:
         """The right answer of a generation; the harness compares an integer as its text, and accepts each
@@ -390,8 +413,12 @@ class LoggedBenchmark:
     @cached_property
     def _answers_are_texts(self) -> bool:
         """Whether the first document's target is no list: then the harness compares all targets as texts."""
-        first = next(self._log.first_filter(), {})
-        return first.get("doc_id") == 0 and not isinstance(target_of(first), list)
+        return self._first is not None and not isinstance(target_of(self._first), list)
+
+    @cached_property
+    def _first(self) -> LogRow | None:
+        """The row of the dataset's first document; None where it was not asked."""
+        return next((row for row in self._log.first_filter() if row["doc_id"] == 0), None)
 
     def _untold(self, row: LogRow, why: str) -> DatasetError:
         return DatasetError(

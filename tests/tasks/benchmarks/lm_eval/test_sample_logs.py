@@ -249,6 +249,27 @@ def test_lists_of_answers_that_are_logged_as_lists_are_lists(logs, tmp_path):
     assert rescored(logs, tmp_path, answered([1, 2]), config)[0].references == ["1", "2"]
 
 
+def with_targets(first: int, *targets: Any) -> list[dict[str, Any]]:
+    rows = [generated(number, "one", "4") for number in range(first, first + len(targets))]
+    return [{**row, "doc": {**row["doc"], "a": target}} for row, target in zip(rows, targets, strict=True)]
+
+
+def test_targets_of_a_definition_are_lists_of_answers_where_the_first_documents_is(logs, tmp_path):
+    rendered = rescored(logs, tmp_path, with_targets(0, "no", ["", "yes"]), GENERATION)
+    assert [one.references for one in rendered] == [["no"], ["['', 'yes']"]]
+    rendered = rescored(logs, tmp_path, with_targets(0, ["no"], "", ["", "yes"]), GENERATION)
+    assert [one.references for one in rendered] == [["no"], [""], ["", "yes"]]
+
+
+def test_lists_beside_texts_are_refused_where_the_log_lacks_the_first_document(logs, tmp_path):
+    with pytest.raises(
+        DatasetError, match=r"document 4: .*the dataset's first document, which the log lacks"
+    ):
+        rescored(logs, tmp_path, with_targets(3, "no", ["", "yes"]), GENERATION)
+    rendered = rescored(logs, tmp_path, with_targets(3, ["no"], ["", "yes"]), GENERATION)
+    assert [one.references for one in rendered] == [["no"], ["", "yes"]]
+
+
 def chosen(target: str, *choices: str) -> dict[str, Any]:
     row = measured(0, *(-1.0 for _ in choices))
     asked = {f"gen_args_{n}": {"arg_0": "ctx", "arg_1": f" {text}"} for n, text in enumerate(choices)}
