@@ -25,6 +25,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import cache, partial
 from importlib.machinery import ModuleSpec, PathFinder
+from operator import itemgetter
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, overload
@@ -133,14 +134,26 @@ class Documents(Sequence[TableRow]):
         return self.select(int(index) for index in drawn.permutation(len(self)))
 
     def sort(
-        self, column_names: str | Sequence[str], reverse: bool | Sequence[bool] = False, **_: Any
+        self,
+        column_names: str | Sequence[str],
+        reverse: bool | Sequence[bool] = False,
+        null_placement: str = "at_end",
+        **_: Any,
     ) -> "Documents":
-        """The rows in the order of one or several columns; equal ones stay in order."""
+        """The rows in the order of one or several columns; equal ones stay in order. Those without a value
+        are at the end, or where ``null_placement`` says."""
         names = [column_names] if isinstance(column_names, str) else list(column_names)
         turned = [reverse] * len(names) if isinstance(reverse, bool) else list(reverse)
+        placement = {"first": "at_start", "last": "at_end"}.get(null_placement, null_placement)
+        if placement not in ("at_start", "at_end"):
+            raise ValueError(f"null_placement is 'at_start' or 'at_end', got {null_placement!r}")
         rows = list(self._rows)
         for name, backwards in reversed(list(zip(names, turned, strict=True))):
-            rows.sort(key=lambda row: (row[name] is None, row[name]), reverse=backwards)  # used at once
+            by: dict[int, list[TableRow]] = {0: [], 1: [], 2: []}
+            for row in rows:
+                by[2 if row[name] is None else int(row[name] != row[name])].append(row)  # 1: not a number
+            by[0].sort(key=itemgetter(name), reverse=backwards)
+            rows = [row for kind in sorted(by, reverse=placement == "at_start") for row in by[kind]]
         return self._of(rows)
 
     def unique(self, column: str) -> list[Any]:

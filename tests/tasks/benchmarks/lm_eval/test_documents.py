@@ -135,3 +135,32 @@ def test_a_batched_map_gives_columns_new_types_where_it_is_told_to():
     with pytest.raises(TypeError, match="option 'features' needs the library itself"):
         docs.map(lambda row: row, features={"c": "string"})
     assert docs.map(lambda row: row, features=None).to_list() == docs.to_list()
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, [0.0, 1.0, 2.0, "nan", None]),
+        ({"reverse": True}, [2.0, 1.0, 0.0, "nan", None]),
+        ({"null_placement": "at_start"}, [None, "nan", 0.0, 1.0, 2.0]),
+        ({"reverse": True, "null_placement": "first"}, [None, "nan", 2.0, 1.0, 0.0]),
+        ({"reverse": [True], "null_placement": "last"}, [2.0, 1.0, 0.0, "nan", None]),
+    ],
+)
+def test_rows_without_a_value_or_number_are_sorted_to_the_end_or_where_the_option_puts_them(
+    options, expected
+):
+    nan = float("nan")
+    docs = Documents.from_dict({"c": [1.0, None, 0.0, nan, 2.0]}).sort("c", **options)
+    assert str(docs["c"]) == str([nan if value == "nan" else value for value in expected])
+
+
+def test_rows_are_sorted_by_several_columns_and_equal_ones_stay_in_order():
+    docs = Documents.from_dict({"c": ["b", "a", "b", "a"], "d": [1.0, None, 2.0, 3.0], "n": [0, 1, 2, 3]})
+    assert docs.sort(["c", "d"], reverse=[False, True])["n"] == [3, 1, 2, 0]
+    assert docs.sort("c", reverse=True)["n"] == [0, 2, 1, 3]
+    assert docs.map(lambda row: {"d": row["d"] is None}).sort("d")["n"] == [0, 2, 3, 1]
+    assert docs.map(lambda row: {"e": None}).sort("e")["n"] == [0, 1, 2, 3]
+    assert docs.filter(lambda row: False).sort("c").column_names == ["c", "d", "n"]
+    with pytest.raises(ValueError, match="null_placement"):
+        docs.sort("c", null_placement="middle")
