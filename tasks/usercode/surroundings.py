@@ -71,7 +71,7 @@ class Documents(Sequence[TableRow]):
         return len(self._rows)
 
     def __iter__(self) -> Iterator[TableRow]:
-        return (dict(row) for row in self._rows)
+        return (_copied(row) for row in self._rows)
 
     @overload
     def __getitem__(self, key: int) -> TableRow: ...
@@ -81,11 +81,11 @@ class Documents(Sequence[TableRow]):
         if isinstance(key, str):
             if key not in self.features:
                 raise KeyError(f"column '{key}' is not there; columns are {', '.join(self.features)}")
-            return [row[key] for row in self._rows]
+            return [_copied(row[key]) for row in self._rows]
         if isinstance(key, int | np.integer):
-            return dict(self._rows[key])
+            return _copied(self._rows[key])
         rows = self._rows[key] if isinstance(key, slice) else [self._rows[index] for index in key]
-        return {name: [row[name] for row in rows] for name in self.features}
+        return {name: [_copied(row[name]) for row in rows] for name in self.features}
 
     @property
     def column_names(self) -> list[str]:
@@ -207,18 +207,27 @@ class Documents(Sequence[TableRow]):
         return Documents(rows, list(self.features))
 
 
-def regular_rows(rows: Sequence[Mapping[str, Any]], before: "Documents | None" = None) -> list[TableRow]:
+def _copied(value: Any) -> Any:
+    """``value`` with lists and mappings of its own: what is done to it leaves the table as it is."""
+    if isinstance(value, dict):
+        return {name: _copied(entry) for name, entry in value.items()}
+    return [_copied(entry) for entry in value] if isinstance(value, list) else value
+
+
+def regular_rows(
+    rows: Sequence[Mapping[str, Any]], before: Mapping[str, pa.DataType | None] | None = None
+) -> list[TableRow]:
     """The rows as an Arrow table gives them back.
 
     Missing fields become None, tuples lists, integers floats where the column has floats, and mappings of a
-    column all get the same keys. A column that was there ``before`` keeps its type where its values can be
-    cast to it. A column that Arrow has no type for stays as it is.
+    column all get the same keys. A column that Arrow has no type for stays as it is. Columns that were there
+    ``before`` come first, and keep their type where their values can be cast to it.
     """
-    names = dict.fromkeys(name for row in rows for name in row)
-    columns = {}
-    for name in names:
-        old = None if before is None or name not in before.features else _typed(before[name])
-        columns[name] = regular_column([row.get(name) for row in rows], None if old is None else old.type)
+    found = dict.fromkeys(name for row in rows for name in row)
+    types = {name: kind for name, kind in (before or {}).items() if name in found}
+    columns = {
+        name: regular_column([row.get(name) for row in rows], types.get(name)) for name in {**types, **found}
+    }
     return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
 
@@ -239,6 +248,11 @@ def _typed(values: list[Any]) -> pa.Array | None:
         return pa.array(values)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError):
         return None
+
+
+def _type_of(values: list[Any]) -> pa.DataType | None:
+    typed = _typed(values)
+    return None if typed is None else typed.type
 
 
 def _cast(array: pa.Array, wanted: pa.DataType) -> pa.Array:
@@ -293,19 +307,18 @@ def map_rows(
     removed = options.get("remove_columns") or []
     gone = {removed} if isinstance(removed, str) else set(removed)
     rows: list[Mapping[str, Any]] = []
-    for part, result in _calls(docs, function or (lambda row: row), options):
+    for given, result in _calls(docs, function or (lambda row: row), options):
         if result is not None and not isinstance(result, Mapping):
             raise TypeError(f"the function of map must return a mapping or None, got {type(result).__name__}")
-        if options.get("batched"):
-            rows.extend(_batch_rows(docs, part, result, gone))
-        else:
-            row = docs[part[0]]
-            rows.append({**{name: row[name] for name in row if name not in gone}, **(result or {})})
+        kept = {name: value for name, value in given.items() if name not in gone}
+        new = kept if result is given else {**kept, **(result or {})}
+        rows.extend(_batch_rows(new) if options.get("batched") else [new])
     if not rows:
         return docs.remove_columns(sorted(gone & set(docs.features)))
     # The library asks for this option in batches only.
     held = not options.get("batched") or options.get("try_original_type", True)
-    return Documents(regular_rows(rows, docs if held else None))
+    types = {name: _type_of(docs[name]) if held else None for name in docs.features}
+    return Documents(regular_rows(rows, types))
 
 
 def filter_mask(
@@ -319,34 +332,34 @@ def filter_mask(
 
 def _calls(
     docs: "Documents", function: Callable[..., Any], options: Mapping[str, Any]
-) -> Iterator[tuple[range, Any]]:
-    """The positions of each call and what it returned."""
+) -> Iterator[tuple[Mapping[str, Any], Any]]:
+    """For each call the row or the columns that it is about, with what it did to them, and what it returned.
+    They are as the table has them where it returned nothing, and where it was given values of columns."""
     batched = bool(options.get("batched"))
     size = (options.get("batch_size") or (len(docs) if "batch_size" in options else BATCH)) if batched else 1
+    size = max(size, 1)
     inputs = options.get("input_columns")
     columns = [inputs] if isinstance(inputs, str) else inputs
-    for start in range(0, len(docs), max(size, 1)):
+    for start in range(0, len(docs) // size * size if options.get("drop_last_batch") else len(docs), size):
         part = range(start, min(start + size, len(docs)))
-        given: Mapping[str, Any] = docs[list(part)] if batched else docs[start]
+        place = list(part) if batched else start
+        given: Mapping[str, Any] = docs[place]
         arguments: list[Any] = [given[name] for name in columns] if columns else [given]
         if options.get("with_indices"):
-            arguments.append(list(part) if batched else start)
-        yield part, function(*arguments, **(options.get("fn_kwargs") or {}))
+            arguments.append(place)
+        result = function(*arguments, **(options.get("fn_kwargs") or {}))
+        yield docs[place] if columns or result is None else given, result
 
 
-def _batch_rows(
-    docs: "Documents", part: Sequence[int], result: Mapping[str, Any] | None, gone: set[str]
-) -> Iterator[dict[str, Any]]:
+def _batch_rows(columns: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """The rows of a batch; the function may return another number of them if it gives every column that
     stays."""
-    columns = {name: values for name, values in docs[list(part)].items() if name not in gone}
-    merged = {**columns, **(result or {})}
-    lengths = {len(values) for values in merged.values()}
+    lengths = {len(values) for values in columns.values()}
     if len(lengths) > 1:
         raise ValueError(
             f"columns of a batch are of lengths {sorted(lengths)}; remove_columns drops the old ones"
         )
-    yield from (dict(zip(merged, values, strict=True)) for values in zip(*merged.values(), strict=True))
+    yield from (dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True))
 
 
 def _check(options: Mapping[str, Any]) -> None:

@@ -164,3 +164,27 @@ def test_rows_are_sorted_by_several_columns_and_equal_ones_stay_in_order():
     assert docs.filter(lambda row: False).sort("c").column_names == ["c", "d", "n"]
     with pytest.raises(ValueError, match="null_placement"):
         docs.sort("c", null_placement="middle")
+
+
+def test_a_map_keeps_what_its_function_did_to_the_row_it_was_given():
+    docs = Documents.from_list([{"q": "one", "n": 1, "c": ["x"]}])
+    assert docs.map(lambda row: (row.pop("n"), row)[1]).to_list() == [{"q": "one", "c": ["x"]}]
+    assert docs.map(lambda row: (row.pop("n"), {"z": 2})[1]).to_list() == [{"q": "one", "c": ["x"], "z": 2}]
+    assert docs.map(lambda row: (row.update(n=5), {"z": 2})[1])["n"] == [5]
+    assert docs.map(lambda row: {"z": row["c"].append("y")})["c"] == [["x", "y"]]
+    assert docs.map(lambda part: (part.pop("n"), part)[1], batched=True).column_names == ["q", "c"]
+    assert docs.map(lambda row: row.update(n=5)).to_list() == docs.to_list()  # it returns None
+    assert docs.to_list() == [{"q": "one", "n": 1, "c": ["x"]}]
+
+
+def test_a_map_whose_function_returns_its_row_removes_columns_too():
+    docs = Documents.from_list([{"q": "one", "n": 1}])
+    assert docs.map(lambda row: row, remove_columns=["q"]).to_list() == [{"n": 1}]
+    assert docs.map(lambda part: part, remove_columns="q", batched=True).to_list() == [{"n": 1}]
+    again = docs.map(lambda row: {"z": 2, "q": "new"}, remove_columns=["q"])
+    assert list(again[0].items()) == [("q", "new"), ("n", 1), ("z", 2)]
+
+
+def test_a_batched_map_drops_a_last_batch_that_is_not_full(docs):
+    options = {"batched": True, "batch_size": 2, "drop_last_batch": True}
+    assert docs.map(lambda part: part, **options)["n"] == [1, 2]
