@@ -258,6 +258,16 @@ def user_name() -> str:
         return str(os.getuid())
 
 
+def typed_command() -> list[str]:
+    """The words that this process was called with; those of ``python -m flows.eval`` where another program
+    calls."""
+    if os.path.basename(sys.argv[0]) == "nightjar":
+        return ["nightjar", *sys.argv[1:]]
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    module = "" if spec is None else spec.name.removesuffix(".__main__")
+    return ["python", "-m", module if module.startswith("flows.") else "flows.eval", *sys.argv[1:]]
+
+
 def quiet_prefect() -> None:
     """Keeps Prefect's log off the terminal, unless the user's environment says otherwise.
 

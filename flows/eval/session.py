@@ -25,7 +25,7 @@ from prefect import Flow
 from prefect.client.schemas.objects import State
 from prefect.context import FlowRunContext
 
-from flows.command_line import FAILED, INTERRUPTED, clear_status, status, warn
+from flows.command_line import FAILED, INTERRUPTED, clear_status, status, typed_command, warn
 from flows.config.checks import MissingReferences, check_templates
 from flows.config.files import kept_outputs
 from flows.config.schema import FAILED_REQUESTS, EvalConfig, Phase, RunOptions
@@ -96,7 +96,7 @@ def checked_options(
     Raises NightjarError, before a flow run exists, for whatever can't work as far as the first seconds tell.
     """
     status(f"checking {config.name}: dataset, templates, metrics, endpoints")
-    command = shlex.join(["python", "-m", "flows.eval", *sys.argv[1:]])
+    command = shlex.join(typed_command())
     complete = _complete(config, options).model_copy(update={"command": command})
     _flow_on(session.task_runner)
     check_servers(config)
@@ -344,7 +344,6 @@ def print_evaluation(evaluation: Evaluation, document: dict[str, Any], explained
         return
     if not explained:
         print(f"{document['status']}: {document['message']}", file=sys.stderr)
-    command = ("python", "-m", "flows.eval", *sys.argv[1:])
     if document["results"]:
         out.print(results_table(evaluation.results))
         for part in ratings_tables(evaluation.manifest.get("ratings") or ()):
@@ -364,7 +363,7 @@ def print_evaluation(evaluation: Evaluation, document: dict[str, Any], explained
             out.print(f"not published to {name}: {entry['error']}", style="bold red", markup=False)
             out.print("The numbers are complete; the same command sends them again.")
     if document["status"] != "Completed":
-        helping = next_command(evaluation.manifest, command)
+        helping = next_command(evaluation.manifest, typed_command())
         said = f"Fix the errors above, then rerun. This computes only what is missing: {helping}"
         out.print(said, markup=False, soft_wrap=True)
     page = link(document["flow_run_url"])

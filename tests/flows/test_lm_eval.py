@@ -1,9 +1,12 @@
 """The command line of lm-evaluation-harness: what its flags become, and which are refused with what to do."""
 
 import json
+import sys
 from collections.abc import Callable
 from dataclasses import fields
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -308,3 +311,26 @@ def test_what_needs_no_flag_is_said_and_the_first_prompt_is_shown(
     assert "Q: Bo has 55 moths" in ran.out
     assert '"model_source": "local-completions"' in ran.out
     assert list((tmp_path / "out").rglob("samples_*")) == []  # they were not asked for
+
+
+def test_a_failed_run_advises_the_command_that_was_called(
+    lm_eval: Callable[..., Any], base_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "a b"}\n')
+    (tmp_path / "a.yaml").write_text(
+        "task: a\noutput_type: loglikelihood_rolling\ndataset_path: json\ntest_split: test\n"
+        "dataset_kwargs: {data_files: {test: a.jsonl}}\ndoc_to_text: ''\ndoc_to_target: text\n"
+    )
+    main = ModuleType("__main__")
+    main.__spec__ = ModuleSpec("flows.lm_eval.__main__", None)
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    words = [
+        "run",
+        "--model",
+        "local-completions",
+        "--model_args",
+        f"model=m,base_url={base_url}/completions",
+    ]
+    ran = lm_eval(*words, "--tasks", "a", "--include_path", tmp_path)
+    assert ran.code == 1, ran.err
+    assert "This computes only what is missing: python -m flows.lm_eval run --model" in ran.out

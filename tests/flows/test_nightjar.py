@@ -3,12 +3,14 @@
 import os
 import subprocess
 import sys
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from typer.testing import CliRunner
 
-from flows.command_line import COMMANDS, named_app
+from flows.command_line import COMMANDS, named_app, typed_command
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -36,6 +38,25 @@ def test_every_module_with_a_command_line_of_its_own_is_a_command() -> None:
     own = {path for path in (ROOT / "flows").rglob("*.py") if "app = new_app()" in path.read_text()}
     modules = {".".join(path.relative_to(ROOT).with_suffix("").parts) for path in own}
     assert set(COMMANDS.values()) == modules
+
+
+@pytest.mark.parametrize(
+    ("main", "script", "words"),
+    [
+        ("flows.lm_eval.__main__", "flows/lm_eval/__main__.py", "python -m flows.lm_eval"),
+        ("flows.history", "flows/history.py", "python -m flows.history"),
+        (None, "bin/nightjar", "nightjar"),
+        ("pytest.__main__", "pytest/__main__.py", "python -m flows.eval"),
+    ],
+)
+def test_a_command_is_named_as_it_was_called(
+    main: str | None, script: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = ModuleType("__main__")
+    module.__spec__ = None if main is None else ModuleSpec(main, None)
+    monkeypatch.setitem(sys.modules, "__main__", module)
+    monkeypatch.setattr(sys, "argv", [script, "--limit", "2"])
+    assert typed_command() == [*words.split(), "--limit", "2"]
 
 
 SEEN = """
