@@ -369,7 +369,8 @@ class Prompter:
         try:
             return self._rendered(item, draws)
         except DatasetError as error:
-            raise DatasetError(f"document {item.doc_id}: {error}") from error
+            said = str(error).removeprefix(f"{self._where}: ")
+            raise DatasetError(f"{self._where}: document {item.doc_id}: {said}") from error
 
     def _rendered(self, item: Item, draws: FewshotDraws) -> Rendered:
         doc = item.data

@@ -109,6 +109,22 @@ def test_code_that_models_write_is_refused_unless_allowed():
     HarnessBenchmark({**definition["harness"], "allow_unsafe_code": True}, definition["base_dir"], "t")
 
 
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"num_fewshot": 9}, "num_fewshot needs 9"),
+        ({"num_fewshot": 1, "fewshot_config": {"doc_to_target": [1]}}, "the answer of a few-shot example is"),
+        ({"doc_to_text": "{{nowhere}}"}, "doc_to_text: template"),
+    ],
+)
+def test_a_document_that_has_no_prompt_is_refused_with_the_benchmark_once(changed, said):
+    config = translate(SELECTION.benchmarks["counting"], changed)
+    mine = HarnessBenchmark(config["harness"], config["base_dir"], "counting")
+    with pytest.raises(DatasetError, match=f"^benchmark counting: (document 0: )?{said}") as refused:
+        list(mine.render("default", mine.items()))
+    assert str(refused.value).count("benchmark counting") == 1
+
+
 def test_too_few_examples_are_refused_with_both_numbers():
     config = translate(SELECTION.benchmarks["counting"], {"num_fewshot": 9})
     mine = HarnessBenchmark(config["harness"], config["base_dir"], "counting")
