@@ -20,6 +20,7 @@ import inspect
 import random
 import sys
 import threading
+from abc import ABCMeta
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -40,7 +41,23 @@ from tasks.usercode.files import imported_files, module_place
 TableRow = dict[str, Any]
 
 
-class Documents(Sequence[TableRow]):
+MISSING: Final = "needs the library itself, the extra 'hub': pip install -e '.[hub]'"
+
+
+def _refuse_method(owner: object, name: str) -> Any:
+    """For names that an object or a class lacks."""
+    if name.startswith("_"):
+        raise AttributeError(name)
+    raise AttributeError(f"datasets.Dataset.{name} {MISSING}")
+
+
+class _Told(ABCMeta):
+    """Classes whose missing names are told as those of their objects."""
+
+    __getattr__ = _refuse_method
+
+
+class Documents(Sequence[TableRow], metaclass=_Told):
     """An immutable table: rows by position, columns by name.
 
     ``docs[3]`` is a row, ``docs["question"]`` a column, ``docs[2:5]`` and ``docs[[1, 4]]`` columns of those
@@ -66,6 +83,8 @@ class Documents(Sequence[TableRow]):
         return cls.from_list(
             [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
         )
+
+    __getattr__ = _refuse_method
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -366,7 +385,7 @@ def _check(options: Mapping[str, Any]) -> None:
     given = {name for name, value in options.items() if name != "features" or value is not None}
     unknown = sorted(given - WITH_EFFECT - WITHOUT_EFFECT)
     if unknown:
-        raise TypeError(f"option '{unknown[0]}' needs the library itself: pip install datasets")
+        raise TypeError(f"option '{unknown[0]}' {MISSING}")
 
 
 SETTING: Final = frozenset({"signal", "math_verify"})
@@ -553,9 +572,7 @@ def concatenate_datasets(dsets: "Sequence[Documents]", **_: Any) -> "Documents":
 
 def _refused(name: str) -> Callable[..., Any]:
     def call(*_: Any, **__: Any) -> Any:
-        raise ConfigError(
-            f"datasets.{name} needs the library itself, the extra 'hub': pip install -e '.[hub]'"
-        )
+        raise ConfigError(f"datasets.{name} {MISSING}")
 
     return call
 

@@ -1,5 +1,7 @@
 """Documents behave as datasets.Dataset does where the library is not installed."""
 
+import pickle
+
 import numpy as np
 import pytest
 
@@ -188,3 +190,16 @@ def test_a_map_whose_function_returns_its_row_removes_columns_too():
 def test_a_batched_map_drops_a_last_batch_that_is_not_full(docs):
     options = {"batched": True, "batch_size": 2, "drop_last_batch": True}
     assert docs.map(lambda part: part, **options)["n"] == [1, 2]
+
+
+def test_a_method_of_the_library_that_is_not_here_is_named_with_what_to_install(docs):
+    for owner, name in ((docs, "train_test_split"), (docs, "flatten_indices"), (Documents, "from_pandas")):
+        with pytest.raises(
+            AttributeError,
+            match=rf"^datasets\.Dataset\.{name} needs the library itself, the extra 'hub': pip",
+        ):
+            getattr(owner, name)
+        assert not hasattr(owner, name)
+    assert not hasattr(docs, "_fingerprint")
+    again = pickle.loads(pickle.dumps(docs))
+    assert again.to_list() == ROWS
