@@ -71,8 +71,9 @@ class Documents(Sequence[TableRow], metaclass=_Told):
 
     @classmethod
     def from_list(cls, rows: Sequence[Mapping[str, Any]], **_: Any) -> "Documents":
-        """Rows as Arrow would hold them: every row has every column, numbers of a column are of one type."""
-        return cls(regular_rows(rows))
+        """Rows as Arrow would hold them: all have the first one's columns, numbers of a column one type."""
+        names = list(rows[0]) if rows else []
+        return cls(regular_rows([{name: row.get(name) for name in names} for row in rows]))
 
     @classmethod
     def from_dict(cls, columns: Mapping[str, Sequence[Any]], **_: Any) -> "Documents":
@@ -567,7 +568,7 @@ def _module(name: str, contents: dict[str, Any]) -> ModuleType:
 def concatenate_datasets(dsets: "Sequence[Documents]", **_: Any) -> "Documents":
     """The rows of all tables, one after the other."""
 
-    return Documents.from_list([row for docs in dsets for row in docs])
+    return Documents(regular_rows([row for docs in dsets for row in docs]))
 
 
 def _refused(name: str) -> Callable[..., Any]:

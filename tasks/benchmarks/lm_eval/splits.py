@@ -26,7 +26,7 @@ from tasks.datasets.config import DatasetError
 from tasks.datasets.items import data_digest
 from tasks.store.keys import digest
 from tasks.usercode.load import UserModules
-from tasks.usercode.surroundings import Documents, Generators, library_installed, stand_ins
+from tasks.usercode.surroundings import Documents, Generators, library_installed, regular_rows, stand_ins
 
 INHERITED: Final = (
     "process_docs", "fewshot_delimiter", "target_delimiter", "gen_prefix", "doc_to_text", "doc_to_choice",
@@ -286,7 +286,7 @@ class DefinitionDataset:
                 f"got {type(splits).__name__}"
             )
         return {
-            split: rows if hasattr(rows, "features") else Documents.from_list(list(rows))
+            split: rows if hasattr(rows, "features") else Documents(regular_rows(list(rows)))
             for split, rows in splits.items()
         }
 

@@ -5,7 +5,7 @@ import pickle
 import numpy as np
 import pytest
 
-from tasks.usercode.surroundings import Documents
+from tasks.usercode.surroundings import Documents, concatenate_datasets
 
 ROWS = [{"q": "one", "n": 1}, {"q": "two", "n": 2}, {"q": "three", "n": 3}]
 
@@ -203,3 +203,14 @@ def test_a_method_of_the_library_that_is_not_here_is_named_with_what_to_install(
     assert not hasattr(docs, "_fingerprint")
     again = pickle.loads(pickle.dumps(docs))
     assert again.to_list() == ROWS
+
+
+def test_rows_of_a_list_have_the_columns_of_the_first_one():
+    assert Documents.from_list([{"a": 1}, {"a": 2, "b": 3}]).to_list() == [{"a": 1}, {"a": 2}]
+    assert Documents.from_list([{"a": 1, "b": 2}, {"a": 2}]).to_list() == [
+        {"a": 1, "b": 2},
+        {"a": 2, "b": None},
+    ]
+    assert Documents.from_list([]).to_list() == []
+    both = concatenate_datasets([Documents.from_list([{"a": 1}]), Documents.from_list([{"b": 2}])])
+    assert both.to_list() == [{"a": 1, "b": None}, {"a": None, "b": 2}]
