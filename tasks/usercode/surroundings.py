@@ -136,7 +136,11 @@ class Documents(Sequence[TableRow], metaclass=_Told):
 
     def select(self, indices: Iterable[int], **_: Any) -> "Documents":
         """The rows at the given positions, in that order."""
-        return self._of(self._rows[index] for index in indices)
+        places = list(indices)
+        for place in places:
+            if not 0 <= place < len(self):
+                raise IndexError(f"there is no row {place}; there are {len(self)}")
+        return self._of(self._rows[place] for place in places)
 
     def take(self, n: int) -> "Documents":
         """The first n rows."""
@@ -181,20 +185,22 @@ class Documents(Sequence[TableRow], metaclass=_Told):
         return list(dict.fromkeys(self[column]))
 
     def add_column(self, name: str, column: Sequence[Any], **_: Any) -> "Documents":
-        """The rows with one column more."""
-        return Documents([{**row, name: value} for row, value in zip(self._rows, column, strict=True)])
+        """The rows with one column more; raises ValueError for a name that is there."""
+        self._refuse([name], there=True)
+        values = regular_column(list(column))
+        rows = [{**row, name: value} for row, value in zip(self._rows, values, strict=True)]
+        return Documents(rows, [*self.features, name])
 
     def remove_columns(self, column_names: str | Sequence[str], **_: Any) -> "Documents":
         """The rows without the given columns; raises ValueError for one that is not there."""
         gone = [column_names] if isinstance(column_names, str) else list(column_names)
-        missing = sorted(set(gone) - set(self.features))
-        if missing:
-            raise ValueError(f"column '{missing[0]}' is not there; columns are {', '.join(self.features)}")
+        self._refuse(gone)
         return self.select_columns([name for name in self.features if name not in gone])
 
     def select_columns(self, column_names: str | Sequence[str], **_: Any) -> "Documents":
         """The rows with the given columns alone."""
         names = [column_names] if isinstance(column_names, str) else list(column_names)
+        self._refuse(names)
         return Documents(({name: row[name] for name in names} for row in self._rows), names)
 
     def rename_column(self, original_column_name: str, new_column_name: str, **_: Any) -> "Documents":
@@ -203,6 +209,8 @@ class Documents(Sequence[TableRow], metaclass=_Told):
 
     def rename_columns(self, column_mapping: Mapping[str, str], **_: Any) -> "Documents":
         """The rows with columns under other names."""
+        self._refuse(column_mapping)
+        self._refuse([new for new in column_mapping.values() if new not in column_mapping], there=True)
         names = [column_mapping.get(name, name) for name in self.features]
         return Documents(
             ({column_mapping.get(name, name): value for name, value in row.items()} for row in self._rows),
@@ -222,6 +230,13 @@ class Documents(Sequence[TableRow], metaclass=_Told):
         import pandas as pd
 
         return pd.DataFrame(self._rows, columns=list(self.features))
+
+    def _refuse(self, names: Iterable[str], there: bool = False) -> None:
+        """Raises ValueError for names that are no columns, or that are where they must not be ``there``."""
+        for name in names:
+            if (name in self.features) is there:
+                said = "there already" if there else "not there"
+                raise ValueError(f"column '{name}' is {said}; columns are {', '.join(self.features)}")
 
     def _of(self, rows: Iterable[TableRow]) -> "Documents":
         return Documents(rows, list(self.features))
@@ -300,7 +315,7 @@ BATCH = 1000
 WITHOUT_EFFECT = frozenset(
     {
         "num_proc", "load_from_cache_file", "cache_file_name", "keep_in_memory", "writer_batch_size", "desc",
-        "new_fingerprint", "disable_nullable", "suffix_template", "on_mixed_types", "with_rank",
+        "new_fingerprint", "disable_nullable", "suffix_template", "on_mixed_types",
         "cache_file_names",
     }
 )  # fmt: skip
@@ -326,15 +341,19 @@ def map_rows(
     _check(options)
     removed = options.get("remove_columns") or []
     gone = {removed} if isinstance(removed, str) else set(removed)
+    without, changed = docs.remove_columns(sorted(gone)), not len(docs)
     rows: list[Mapping[str, Any]] = []
     for given, result in _calls(docs, function or (lambda row: row), options):
         if result is not None and not isinstance(result, Mapping):
             raise TypeError(f"the function of map must return a mapping or None, got {type(result).__name__}")
+        changed = changed or result is not None
         kept = {name: value for name, value in given.items() if name not in gone}
         new = kept if result is given else {**kept, **(result or {})}
         rows.extend(_batch_rows(new) if options.get("batched") else [new])
+    if not changed:
+        return docs
     if not rows:
-        return docs.remove_columns(sorted(gone & set(docs.features)))
+        return without
     # The library asks for this option in batches only.
     held = not options.get("batched") or options.get("try_original_type", True)
     types = {name: _type_of(docs[name]) if held else None for name in docs.features}
@@ -383,7 +402,7 @@ def _batch_rows(columns: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _check(options: Mapping[str, Any]) -> None:
-    given = {name for name, value in options.items() if name != "features" or value is not None}
+    given = {name for name, value in options.items() if value is not None and value is not False}
     unknown = sorted(given - WITH_EFFECT - WITHOUT_EFFECT)
     if unknown:
         raise TypeError(f"option '{unknown[0]}' {MISSING}")

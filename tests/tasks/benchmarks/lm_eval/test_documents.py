@@ -214,3 +214,27 @@ def test_rows_of_a_list_have_the_columns_of_the_first_one():
     assert Documents.from_list([]).to_list() == []
     both = concatenate_datasets([Documents.from_list([{"a": 1}]), Documents.from_list([{"b": 2}])])
     assert both.to_list() == [{"a": 1, "b": None}, {"a": None, "b": 2}]
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "said"),
+    [
+        (lambda docs: docs.select([0, -1]), IndexError, "no row -1"),
+        (lambda docs: docs.select([3]), IndexError, "no row 3; there are 3"),
+        (lambda docs: docs.add_column("q", [1, 2, 3]), ValueError, "column 'q' is there already"),
+        (lambda docs: docs.rename_column("n", "q"), ValueError, "column 'q' is there already"),
+        (lambda docs: docs.rename_columns({"x": "y"}), ValueError, "column 'x' is not there"),
+        (lambda docs: docs.select_columns(["q", "x"]), ValueError, "column 'x' is not there"),
+        (lambda docs: docs.map(dict, remove_columns=["x"]), ValueError, "column 'x' is not there"),
+        (lambda docs: docs.map(dict, with_rank=True), TypeError, "option 'with_rank' needs the library"),
+    ],
+)
+def test_what_the_library_refuses_is_refused(docs, change, error, said):
+    with pytest.raises(error, match=said):
+        change(docs)
+
+
+def test_an_added_column_has_one_type_and_a_map_that_returns_nothing_leaves_the_table_as_it_is(docs):
+    assert str(docs.add_column("x", [1, 2.5, (3)])["x"]) == "[1.0, 2.5, 3.0]"
+    assert docs.map(lambda row: None, remove_columns=["q"]).to_list() == ROWS
+    assert docs.map(dict, with_rank=False).rename_columns({"q": "n", "n": "q"}).column_names == ["n", "q"]
