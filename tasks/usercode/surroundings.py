@@ -24,7 +24,7 @@ from abc import ABCMeta
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from importlib.machinery import ModuleSpec, PathFinder
 from operator import itemgetter
 from pathlib import Path
@@ -57,6 +57,27 @@ class _Told(ABCMeta):
     __getattr__ = _refuse_method
 
 
+class Column:
+    """The type of a column, which stays that of the table where it came from whatever rows are left."""
+
+    def __init__(self, rows: Sequence[TableRow], name: str) -> None:
+        self._rows = rows
+        self._name = name
+
+    @cached_property
+    def type(self) -> pa.DataType | None:
+        """The type that Arrow infers; None where it has none for the values."""
+        typed = _typed([row.get(self._name) for row in self._rows])
+        return None if typed is None else typed.type
+
+    @property
+    def dtype(self) -> str:
+        """The type's name in ``datasets``; raises AttributeError for lists and mappings."""
+        if self.type is None or pa.types.is_nested(self.type):
+            raise AttributeError(f"the type of a column of lists or mappings {MISSING}")
+        return "float64" if pa.types.is_float64(self.type) else str(self.type)
+
+
 class Documents(Sequence[TableRow], metaclass=_Told):
     """An immutable table: rows by position, columns by name.
 
@@ -64,10 +85,15 @@ class Documents(Sequence[TableRow], metaclass=_Told):
     rows.
     """
 
-    def __init__(self, rows: Iterable[Mapping[str, Any]], columns: Sequence[str] | None = None) -> None:
+    def __init__(
+        self,
+        rows: Iterable[Mapping[str, Any]],
+        columns: Sequence[str] | Mapping[str, Column | None] | None = None,
+    ) -> None:
         self._rows = [dict(row) for row in rows]
         names = columns if columns is not None else dict.fromkeys(name for row in self._rows for name in row)
-        self.features: dict[str, Any] = dict.fromkeys(names)
+        known: Mapping[str, Column | None] = names if isinstance(names, Mapping) else {}
+        self.features = {name: known.get(name) or Column(self._rows, name) for name in names}
 
     @classmethod
     def from_list(cls, rows: Sequence[Mapping[str, Any]], **_: Any) -> "Documents":
@@ -189,7 +215,7 @@ class Documents(Sequence[TableRow], metaclass=_Told):
         self._refuse([name], there=True)
         values = regular_column(list(column))
         rows = [{**row, name: value} for row, value in zip(self._rows, values, strict=True)]
-        return Documents(rows, [*self.features, name])
+        return Documents(rows, {**self.features, name: None})
 
     def remove_columns(self, column_names: str | Sequence[str], **_: Any) -> "Documents":
         """The rows without the given columns; raises ValueError for one that is not there."""
@@ -201,7 +227,8 @@ class Documents(Sequence[TableRow], metaclass=_Told):
         """The rows with the given columns alone."""
         names = [column_names] if isinstance(column_names, str) else list(column_names)
         self._refuse(names)
-        return Documents(({name: row[name] for name in names} for row in self._rows), names)
+        rows = ({name: row[name] for name in names} for row in self._rows)
+        return Documents(rows, {name: self.features[name] for name in names})
 
     def rename_column(self, original_column_name: str, new_column_name: str, **_: Any) -> "Documents":
         """The rows with one column under another name."""
@@ -211,7 +238,7 @@ class Documents(Sequence[TableRow], metaclass=_Told):
         """The rows with columns under other names."""
         self._refuse(column_mapping)
         self._refuse([new for new in column_mapping.values() if new not in column_mapping], there=True)
-        names = [column_mapping.get(name, name) for name in self.features]
+        names = {column_mapping.get(name, name): kind for name, kind in self.features.items()}
         return Documents(
             ({column_mapping.get(name, name): value for name, value in row.items()} for row in self._rows),
             names,
@@ -239,7 +266,7 @@ class Documents(Sequence[TableRow], metaclass=_Told):
                 raise ValueError(f"column '{name}' is {said}; columns are {', '.join(self.features)}")
 
     def _of(self, rows: Iterable[TableRow]) -> "Documents":
-        return Documents(rows, list(self.features))
+        return Documents(rows, self.features)
 
 
 def _copied(value: Any) -> Any:
@@ -283,11 +310,6 @@ def _typed(values: list[Any]) -> pa.Array | None:
         return pa.array(values)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError):
         return None
-
-
-def _type_of(values: list[Any]) -> pa.DataType | None:
-    typed = _typed(values)
-    return None if typed is None else typed.type
 
 
 def _cast(array: pa.Array, wanted: pa.DataType) -> pa.Array:
@@ -356,7 +378,7 @@ def map_rows(
         return without
     # The library asks for this option in batches only.
     held = not options.get("batched") or options.get("try_original_type", True)
-    types = {name: _type_of(docs[name]) if held else None for name in docs.features}
+    types = {name: kind.type if held else None for name, kind in docs.features.items()}
     return Documents(regular_rows(rows, types))
 
 

@@ -238,3 +238,16 @@ def test_an_added_column_has_one_type_and_a_map_that_returns_nothing_leaves_the_
     assert str(docs.add_column("x", [1, 2.5, (3)])["x"]) == "[1.0, 2.5, 3.0]"
     assert docs.map(lambda row: None, remove_columns=["q"]).to_list() == ROWS
     assert docs.map(dict, with_rank=False).rename_columns({"q": "n", "n": "q"}).column_names == ["n", "q"]
+
+
+def test_features_tell_the_types_of_columns():
+    docs = Documents.from_dict(
+        {"n": [1, 2], "s": ["a", None], "f": [0.5, 1], "b": [True, False], "l": [["x"], []]}
+    )
+    assert [docs.features[name].dtype for name in "nsfb"] == ["int64", "string", "float64", "bool"]
+    none = docs.filter(lambda row: row["s"] is None).rename_column("s", "t").select_columns(["t", "n"])
+    assert none.features["t"].dtype == "string"
+    empty = Documents.from_dict({"n": [1, None]}).filter(lambda row: row["n"] is None)
+    assert empty.map(lambda row: {"n": "2"})["n"] == [2]
+    with pytest.raises(AttributeError, match=r"the type of a column of lists or mappings needs the library"):
+        str(docs.features["l"].dtype)
