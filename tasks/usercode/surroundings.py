@@ -370,7 +370,11 @@ def map_rows(
             raise TypeError(f"the function of map must return a mapping or None, got {type(result).__name__}")
         changed = changed or result is not None
         kept = {name: value for name, value in given.items() if name not in gone}
-        new = kept if result is given else {**kept, **(result or {})}
+        new = kept | {
+            name: value
+            for name, value in (result or {}).items()
+            if name not in gone or not isinstance(result, Given)
+        }
         rows.extend(_batch_rows(new) if options.get("batched") else [new])
     if not changed:
         return docs
@@ -391,6 +395,18 @@ def filter_mask(
         yield from map(bool, result) if options.get("batched") else (bool(result),)
 
 
+class Given(dict[str, Any]):
+    """What a function of a map is given. What is made of it by ``|`` or ``copy`` is known as such, as in the
+    library: columns to remove are removed from it, too."""
+
+    def __or__(self, other: Any) -> "Given":  # type: ignore[override]
+        return Given({**self, **other})
+
+    def copy(self) -> "Given":
+        """Another one with the same values."""
+        return Given(self)
+
+
 def _calls(
     docs: "Documents", function: Callable[..., Any], options: Mapping[str, Any]
 ) -> Iterator[tuple[Mapping[str, Any], Any]]:
@@ -404,12 +420,12 @@ def _calls(
     for start in range(0, len(docs) // size * size if options.get("drop_last_batch") else len(docs), size):
         part = range(start, min(start + size, len(docs)))
         place = list(part) if batched else start
-        given: Mapping[str, Any] = docs[place]
+        given = Given(docs[place])
         arguments: list[Any] = [given[name] for name in columns] if columns else [given]
         if options.get("with_indices"):
             arguments.append(place)
         result = function(*arguments, **(options.get("fn_kwargs") or {}))
-        yield docs[place] if columns or result is None else given, result
+        yield Given(docs[place]) if columns or result is None else given, result
 
 
 def _batch_rows(columns: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

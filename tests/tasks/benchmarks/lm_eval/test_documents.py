@@ -183,6 +183,9 @@ def test_a_map_whose_function_returns_its_row_removes_columns_too():
     docs = Documents.from_list([{"q": "one", "n": 1}])
     assert docs.map(lambda row: row, remove_columns=["q"]).to_list() == [{"n": 1}]
     assert docs.map(lambda part: part, remove_columns="q", batched=True).to_list() == [{"n": 1}]
+    for copied in (lambda row: row | {"n": 2}, lambda row: row.copy()):
+        assert docs.map(copied, remove_columns=["q"]).column_names == ["n"]
+    assert docs.map(lambda row: {**row}, remove_columns=["q"]).to_list() == docs.to_list()
     again = docs.map(lambda row: {"z": 2, "q": "new"}, remove_columns=["q"])
     assert list(again[0].items()) == [("q", "new"), ("n", 1), ("z", 2)]
 
