@@ -1,6 +1,7 @@
 """Rewards beside the benchmark's metrics: a user's function, or a model that is asked for a number."""
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -93,7 +94,7 @@ class RewardModelScorer(GenerationScorer):
         texts = ["" if batch.lacks_answer(row) else batch.responses[row] for row in rows]
         try:
             rewards = (
-                list(self.function(texts, [dict(batch.docs[row]) for row in rows], **self.params))
+                list(self.function(texts, [dict(batch.docs[row]) for row in rows], **deepcopy(self.params)))
                 if rows
                 else []
             )

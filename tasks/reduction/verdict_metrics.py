@@ -4,6 +4,7 @@ is called once a label and facet group, with the group's rows.
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -559,7 +560,8 @@ def _values(metric: EvaluationMetric, group: _Group) -> Mapping[str, Any]:
     where = f"metric {metric.name!r} ({metric.config.function}) on label {group.label!r} with {group.facets}"
     assert metric.function is not None
     try:
-        returned = metric.function(**{name: offered[name] for name in metric.given}, **metric.config.params)
+        given = {name: offered[name] for name in metric.given}
+        returned = metric.function(**given, **deepcopy(metric.config.params))
     except Exception as error:
         raise MetricError(f"{where}: {type(error).__name__}: {error}") from error
     if isinstance(returned, list) and len(returned) == 1:

@@ -4,6 +4,7 @@ import inspect
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -291,9 +292,10 @@ def user_method(config: EvaluationMethodConfig, function: Callable[..., Any]) ->
         for row, request in zip(response_rows(batch, origin), requests, strict=True):
             row["total_samples"] = _total_samples(request, origin) or held[row["item_id"]]
             row["item"] = orjson.loads(request.document) if request.document else {}
+            row["metadata"] = deepcopy(row["metadata"])  # samples share what the function may change
             offered = {
                 "response": row["response"],
-                "ground_truth": request.ground_truth,
+                "ground_truth": deepcopy(request.ground_truth),
                 "inference_result": row,
             }
             started = time.perf_counter()
@@ -327,7 +329,7 @@ def _called(
     """
     returned = None
     try:
-        returned = function(**given, **config.params)
+        returned = function(**given, **deepcopy(config.params))
         return read_verdicts(returned, config.name)
     except Exception as error:
         said = f"{type(error).__name__}: {error}"

@@ -63,6 +63,24 @@ def test_several_truths_are_a_list_and_none_is_none(asking: Any, judged: Callabl
     assert seen == [["1", "2"], None, {"x": 1}]
 
 
+def test_what_a_method_does_to_its_arguments_is_not_seen_in_its_next_call(
+    asking: Any, judged: Callable[..., Part]
+) -> None:
+    def judge(
+        response: str, ground_truth: Any, inference_result: dict[str, Any], wanted: list[str]
+    ) -> dict[str, Any]:
+        temperature = inference_result["metadata"]["sampling"].pop("temperature", None)
+        return {"result": {"passed": ground_truth["answers"].pop() == wanted.pop() and temperature == 0.5}}
+
+    items = asking({"a": {"answers": ["x"]}, "b": {"answers": ["x"]}})
+    part = judged(
+        {**OWN, "params": {"wanted": ["x"]}}, items, {"a": ["r", "r"], "b": ["r", "r"]}, ORIGIN, judge
+    )
+
+    assert [(row["passed"], row["error"]) for row in rows(part)] == [(True, None)] * 4
+    assert ORIGIN.metadata["sampling"] == {"temperature": 0.5}
+
+
 def test_several_labels_are_several_rows(asking: Any, judged: Callable[..., Part]) -> None:
     def judge(response: str, **_: Any) -> dict[str, Any]:
         return {

@@ -76,6 +76,14 @@ def test_facets_of_a_user_s_metric_are_fields_of_the_rows(parts: list[Part]) -> 
     ]
 
 
+def test_the_params_of_each_group_are_those_of_the_config(parts: list[Part]) -> None:
+    rows = called(
+        lambda evaluation_results, wanted: {"n": wanted.pop()}, parts[:1], params={"wanted": [1, 2]},
+        facets=["item.subject"],
+    )  # fmt: skip
+    assert [row["value"] for row in rows] == [2.0, 2.0]
+
+
 def test_a_number_alone_is_a_value(parts: list[Part]) -> None:
     assert [row["value"] for row in called(lambda evaluation_results: 7, parts)] == [7.0, 7.0]
 
