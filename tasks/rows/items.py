@@ -52,7 +52,7 @@ def _item_row(item: Item) -> dict[str, Any]:
         "doc_id": item.doc_id,
         "item_digest": item_digest(item),
         "data_json": _text(dict(item.data)),
-        "ground_truth_json": None if item.ground_truth is None else _text(item.ground_truth),
+        "ground_truth_json": _truth(item),
         "cluster": item.cluster,
     }
 
@@ -76,7 +76,12 @@ def _request_row(prompt: str, entry: Rendered) -> dict[str, Any]:
         "first_sample": 0,
         "orders": [list(order) for order in entry.orders] or None,
         "keeps_space": entry.keeps_space,
+        "ground_truth_json": _truth(entry.item),
     }
+
+
+def _truth(item: Item) -> str | None:
+    return None if item.ground_truth is None else _text(item.ground_truth)
 
 
 def _text(value: Any) -> str:

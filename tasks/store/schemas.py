@@ -72,6 +72,7 @@ REQUESTS: Final = pa.schema(
         pa.field(
             "keeps_space", pa.bool_()
         ),  # white space at a prompt's end is not scored with its continuation; null: it is
+        pa.field("ground_truth_json", pa.string()),  # the item's own, any JSON value; null: it has none
     ]
 )
 

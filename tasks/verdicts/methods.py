@@ -65,11 +65,13 @@ def accepted_keywords(
 
 ASKED_COLUMNS = ("doc_id", "references_json")
 COLUMNS_WITH_DOCUMENTS = (*ASKED_COLUMNS, "doc_json", "kind")
+GIVEN_COLUMNS = (*COLUMNS_WITH_DOCUMENTS, "ground_truth_json")
 
 
 @dataclass(frozen=True)
 class RequestRow:
-    """One item as a method sees it: its acceptable answers and, where read, the JSON text of its row.
+    """One item as a method sees it: its acceptable answers and, where read, the JSON texts of its row and of
+    its ground truth.
 
     ``kind`` is the request's, None where it was not read.
     """
@@ -78,11 +80,14 @@ class RequestRow:
     references: list[Any]
     document: str | None
     kind: str | None = None
+    truth: str | None = None
 
-    @property
     def ground_truth(self) -> Any:
-        """What a user's method is given: the answer, a list of several, None where there is none."""
-        return self.references[0] if len(self.references) == 1 else (self.references or None)
+        """What a user's method is given: the item's own ground truth, else the answers that the benchmark has
+        for it (one alone, a list of several, None where there is none). Each call gives a new value."""
+        if self.truth is not None:
+            return orjson.loads(self.truth)
+        return deepcopy(self.references[0] if len(self.references) == 1 else (self.references or None))
 
 
 class RequestCursor:
@@ -108,11 +113,11 @@ def _asked(batches: Iterable[pa.RecordBatch]) -> Iterator[RequestRow]:
     for batch in batches:
         doc_ids = batch.column("doc_id").to_pylist()
         references = map(orjson.loads, batch.column("references_json").to_pylist())
-        documents, kinds = (
+        others = (
             batch.column(name).to_pylist() if name in batch.schema.names else [None] * len(doc_ids)
-            for name in ("doc_json", "kind")
+            for name in ("doc_json", "kind", "ground_truth_json")
         )
-        yield from map(RequestRow, doc_ids, references, documents, kinds)
+        yield from map(RequestRow, doc_ids, references, *others)
 
 
 Judgement = tuple[list[Verdict], float]
@@ -295,7 +300,7 @@ def user_method(config: EvaluationMethodConfig, function: Callable[..., Any]) ->
             row["metadata"] = deepcopy(row["metadata"])  # samples share what the function may change
             offered = {
                 "response": row["response"],
-                "ground_truth": deepcopy(request.ground_truth),
+                "ground_truth": request.ground_truth(),
                 "inference_result": row,
             }
             started = time.perf_counter()
@@ -306,7 +311,7 @@ def user_method(config: EvaluationMethodConfig, function: Callable[..., Any]) ->
         name=config.name,
         judge=judge,
         response_columns=RESPONSE_COLUMNS,
-        request_columns=COLUMNS_WITH_DOCUMENTS,
+        request_columns=GIVEN_COLUMNS,
         function=function,
     )
 

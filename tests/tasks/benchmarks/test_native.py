@@ -12,6 +12,7 @@ from tasks.benchmarks.open import open_benchmark
 from tasks.benchmarks.prompts import ENVIRONMENT, Template, scope
 from tasks.datasets.config import DatasetError
 from tasks.datasets.item import Item, Rendered
+from tasks.rows.items import request_batches
 from tasks.store.keys import digest
 
 ROW = {"id": "q1", "question": "What is 2 + 2?", "answer": "4", "options": ["3", "4", "5"]}
@@ -108,6 +109,20 @@ def test_references_are_the_target_or_the_ground_truth(
         first(fields(tmp_path, [{"question": "x", "ground_truth": truth}], target=target)).references
         == references
     )
+
+
+@pytest.mark.parametrize("truth", [["paris"], [], 18, False, {"answer": "x"}, None])
+@pytest.mark.parametrize("keys", [{}, {"target": "T"}])
+def test_a_request_holds_the_ground_truth_as_the_item_has_it(
+    tmp_path: Path, truth: Any, keys: dict[str, Any]
+) -> None:
+    row = {"question": "q", "answer": truth, "ground_truth": "another field"}
+    config = fields(
+        tmp_path, [row], dataset={"path": "items.jsonl", "ground_truth": "answer"}, **{"target": None, **keys}
+    )
+    (batch,) = request_batches("default", rendered(config))
+    (text,) = batch.column("ground_truth_json").to_pylist()
+    assert (text if text is None else json.loads(text)) == truth
 
 
 def test_several_prompts_keep_their_names_and_order(tmp_path: Path) -> None:

@@ -34,7 +34,8 @@ class Asking:
                 "doc_id": number,
                 "item_digest": f"digest-{item_id}",
                 "cluster": fields.get(item_id, {}).get("cluster"),
-                "references_json": orjson.dumps(truth if isinstance(truth, list) else [truth]).decode(),
+                "references_json": orjson.dumps(_references(truth)).decode(),
+                "ground_truth_json": None if truth is None else orjson.dumps(truth).decode(),
                 "doc_json": orjson.dumps({"question": item_id, **fields.get(item_id, {})}).decode(),
             }
             for number, (item_id, truth) in enumerate(truths.items())
@@ -68,6 +69,12 @@ class Asking:
         ]
         defaults = {"prompt": "?", "attempts": 1, "timestamp": "2026-01-01T00:00:00+00:00"}
         return filled(rows, RESPONSES, defaults)
+
+
+def _references(truth: Any) -> list[Any]:
+    """The acceptable answers as a benchmark without a target has them."""
+    values = truth if isinstance(truth, list) else [truth]
+    return [str(value) if isinstance(value, int | float) else value for value in values]
 
 
 def _response(response: Any) -> dict[str, Any]:

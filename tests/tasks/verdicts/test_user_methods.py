@@ -1,6 +1,8 @@
 from collections.abc import Callable
 from typing import Any
 
+import orjson
+import pyarrow as pa
 import pytest
 
 from metrics.errors import ConfigError, NightjarError
@@ -46,21 +48,41 @@ def test_a_method_sees_the_response_the_truth_and_everything_about_the_inference
     assert (call["model_name"], call["prompt_template"]) == ("qwen", "cot")
 
 
-def test_several_truths_are_a_list_and_none_is_none(asking: Any, judged: Callable[..., Part]) -> None:
+def test_a_method_is_given_the_ground_truth_as_the_item_has_it(
+    asking: Any, judged: Callable[..., Part]
+) -> None:
     seen = []
 
     def judge(response: str, ground_truth: Any, inference_result: Any) -> dict[str, Any]:
         seen.append(ground_truth)
         return {"result": {"passed": True}}
 
-    judged(
-        OWN,
-        asking({"a": ["1", "2"], "b": [], "c": {"x": 1}}),
-        {"a": ["r"], "b": ["r"], "c": ["r"]},
-        ORIGIN,
-        judge,
+    truths = [["1", "2"], ["1"], [], {"x": 1}, [{"x": 1}], [["a", "b"]], 18, 0.5, True, False, [1, 2], "s"]
+    ids = [str(number) for number in range(len(truths))]
+    judged(OWN, asking(dict(zip(ids, truths, strict=True))), {name: ["r"] for name in ids}, ORIGIN, judge)
+    assert [(truth, type(truth)) for truth in seen] == [(truth, type(truth)) for truth in truths]
+
+
+@pytest.mark.parametrize(
+    ("references", "given"), [(["to"], "to"), (["to", "too"], ["to", "too"]), ([], None)]
+)
+def test_an_item_without_ground_truth_has_the_target_s_answers(
+    asking: Any, judged: Callable[..., Part], references: list[str], given: Any
+) -> None:
+    seen = []
+
+    def judge(response: str, ground_truth: Any, inference_result: Any) -> dict[str, Any]:
+        seen.append(ground_truth)
+        return {"result": {"passed": True}}
+
+    items = asking({"a": None})
+    items.requests = items.requests.set_column(
+        items.requests.schema.get_field_index("references_json"),
+        items.requests.schema.field("references_json"),
+        pa.array([orjson.dumps(references).decode()]),
     )
-    assert seen == [["1", "2"], None, {"x": 1}]
+    judged(OWN, items, {"a": ["r"]}, ORIGIN, judge)
+    assert seen == [given]
 
 
 def test_what_a_method_does_to_its_arguments_is_not_seen_in_its_next_call(
