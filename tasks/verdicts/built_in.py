@@ -2,7 +2,8 @@
 ground truth.
 
 A judge takes (response, ground truth) and gives whether it passed and what else there is to say; it raises
-``ValueError`` where the ground truth can't be compared at all, which makes the sample unscored.
+``ValueError`` where the ground truth can't be compared with any response, which makes the item unscored if it
+has no other.
 """
 
 import math

@@ -246,7 +246,7 @@ def _matching(
                     return here(response, truth)
                 said: BuiltInVerdict | ItemTimeout = process((response, truth))
                 if isinstance(said, ItemTimeout):
-                    raise ValueError(f"the pattern {said.reason}")
+                    raise TimeoutError(f"the pattern {said.reason}")
                 return said
 
             yield from _row_by_row(name, judge, wants_truth, path)(batch, requests, origin)
@@ -261,22 +261,27 @@ def matching(params: RegexMatchParams) -> Callable[[tuple[str, Any]], BuiltInVer
 
 
 def _any_truth(name: str, judge: Judge, response: str | None, truths: Sequence[Any]) -> Verdict:
-    """The verdict against the first ground truth that the response meets, else against the first of them."""
+    """The verdict against the first ground truth that the response meets, else against the first that can be
+    compared. Those that can't are left out, whatever the response is: else right answers alone would count.
+    """
     if response is None or not truths:
         return _nothing_to_compare(name, response)
     first: Verdict | None = None
+    reason: str | None = None
     for truth in truths:
         try:
             passed, said = judge(response, truth)
         except ValueError as error:
+            reason = reason or f"{error}"
+            continue
+        except TimeoutError as error:
             return Verdict(name, error=f"{error}")
         details = details_json({"detailed_results": said}) if said else None
         verdict = Verdict(name, passed=passed, score=float(passed), details=details)
         if passed:
             return verdict
         first = first or verdict
-    assert first is not None
-    return first
+    return first or Verdict(name, error=reason)
 
 
 def _nothing_to_compare(name: str, response: str | None) -> Verdict:

@@ -117,6 +117,37 @@ def test_any_of_several_ground_truths_is_right(asking: Any, judged: Callable[...
         ]
 
 
+@pytest.mark.parametrize(
+    ("kind", "truths", "responses", "passed"),
+    [
+        ("numeric_match", ["5", "five"], ["5", "6", "no number"], [True, False, False]),
+        ("numeric_match", ["five", "5"], ["5", "6", "no number"], [True, False, False]),
+        ("json_match", ["{", "[1]"], ["[1]", "[2]", "no JSON"], [True, False, False]),
+        ("regex_match", ["(", "b+"], ["abc", "aa"], [True, False]),
+        ("regex_match", ["b+", "("], ["abc", "aa"], [True, False]),
+    ],
+)
+def test_right_answers_that_cannot_be_compared_are_left_out_of_several(
+    asking: Any,
+    judged: Callable[..., Part],
+    kind: str,
+    truths: list[str],
+    responses: list[str],
+    passed: list[bool],
+) -> None:
+    part = judged(kind, asking({"a": truths}), {"a": responses})
+    rows = [row for batch in part.statistics(["passed", "error"]) for row in batch.to_pylist()]
+    assert [(row["passed"], row["error"]) for row in rows] == [(said, None) for said in passed]
+
+
+def test_an_item_of_which_no_right_answer_can_be_compared_is_unscored_whatever_the_response(
+    asking: Any, judged: Callable[..., Part]
+) -> None:
+    part = judged("numeric_match", asking({"a": ["five", "six"]}), {"a": ["5", "x"]})
+    rows = [row for batch in part.statistics(["scored", "error"]) for row in batch.to_pylist()]
+    assert rows == [{"scored": False, "error": "the ground truth 'five' holds no number"}] * 2
+
+
 def test_an_item_without_ground_truth_is_unscored_unless_none_is_needed(
     asking: Any, judged: Callable[..., Part]
 ) -> None:
