@@ -121,16 +121,30 @@ def mean_of_samples(bounds: tuple[float, float]) -> SampleEstimator:
     def compute(total: Floats, n: Any) -> Floats:
         return np.asarray(total[..., 0] / total[..., 1])
 
-    def even(
+    def of_items(
         table: Floats | None, values: "Values | None", clusters: Any, options: "StatisticsConfig"
     ) -> "Estimate | None":
-        """Items with equally many samples: the mean of their means, whose error bar is known better."""
-        if table is None or not len(table) or (table[:, 1] != table[0, 1]).any():
+        """Items with equally many samples: the mean of their means, whose error bar is known better. Samples
+        that are right or wrong have a share, whatever their numbers."""
+        if table is None or not len(table):
             return None
-        return estimate(plain, table[:, :1] / table[:, 1:], None, clusters, options)
+        if (table[:, 1] != table[0, 1]).any():
+            if bounds == shares.bounds or not _right_or_wrong(table):
+                return None
+            return estimate(shares, table, values, clusters, options)
+        samples = int(table[:, 1].sum())
+        return estimate(plain, table[:, :1] / table[:, 1:], None, clusters, options, samples)
 
     aggregation = Aggregation("mean of samples", k=2, compute=compute, bounds=bounds)
-    return SampleEstimator(reduce, aggregation, even)
+    shares = replace(aggregation, bounds=(0.0, 1.0))
+    return SampleEstimator(reduce, aggregation, of_items)
+
+
+def _right_or_wrong(table: Floats) -> bool:
+    """Whether rows of sums and numbers of samples may be of samples that are 0 or 1, not all alike."""
+    means = table[:, 0] / table[:, 1]
+    whole = bool((np.abs(table[:, 0] - np.rint(table[:, 0])) < 1e-9).all())
+    return whole and 0 <= float(means.min()) < float(means.max()) <= 1
 
 
 def quantile_of_samples(q: float) -> SampleEstimator:

@@ -341,6 +341,19 @@ def test_the_mean_is_over_samples_and_over_items_by_name(asking: Any, judged: Ca
         assert row["value"] == 0.5
 
 
+@pytest.mark.parametrize("samples", [["1", "1"], ["1"]])
+def test_the_mean_of_verdicts_has_the_interval_of_a_share(
+    asking: Any, judged: Callable[..., Part], samples: list[str]
+) -> None:
+    ids = [f"i{number}" for number in range(10)]
+    responses = {name: ["1", "x"] for name in ids} | {"i0": ["x", "x"], "i1": samples}
+    part = judged("exact_match", asking(dict.fromkeys(ids, "1")), responses)
+    [mean], [rate] = (rows_of({"name": name}, [part]) for name in ("mean", "pass_rate"))
+    of = ("value", "stderr", "ci_low", "ci_high")
+    assert [mean[name] for name in of] == [rate[name] for name in of]
+    assert 0 < mean["ci_low"] < mean["ci_high"] < 1
+
+
 def test_facets_are_those_of_the_rows_of_results(asking: Any, judged: Callable[..., Part]) -> None:
     answered = {
         "a": [{"response": "1", "response_id": "r", "metadata_json": '{"n": 0, "deep": {"flag": false}}'}]
