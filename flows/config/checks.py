@@ -182,7 +182,8 @@ def missing_references(
     for item in items:
         count += 1
         # An empty list is a right answer: nothing is to be said, or called.
-        if item.ground_truth != [] and not any(
+        empty_list = isinstance(item.ground_truth, list) and not item.ground_truth
+        if not empty_list and not any(
             reference not in (None, "") for reference in benchmark.references(item)
         ):
             lacking.append(item)

@@ -402,7 +402,7 @@ def _item(row: SourceRow, doc_id: int, config: DatasetConfig, where: str) -> Ite
         raise DatasetError(f"{where}: an item is a mapping of fields, got {type_name(row.value)}")
     fields: dict[str, Any] = {}
     for key, value in row.value.items():
-        if isinstance(key, str) and isinstance(value, str) and key.isascii() and value.isascii():
+        if type(key) is str and type(value) is str and key.isascii() and value.isascii():
             fields[key] = value  # by far the most are such, and any text of ASCII is one of JSON
         else:
             name = _text(str(key), f"{where}: a field's name")
@@ -480,18 +480,19 @@ def _json_value(value: Any, where: str, depth: int = 0) -> Any:
     """``value`` as JSON holds it; what JSON lacks becomes the text a prompt would show.
 
     NaN, the usual mark of a missing number in a table, becomes null. Integers beyond 64 bits and decimals
-    become text, dates ISO 8601, bytes base64.
+    become text, dates ISO 8601, bytes base64. Numbers and texts are of Python's own types, whatever class of
+    these they came in.
     """
     if isinstance(value, str):
         return _text(value, where)
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int):
-        return value if -(2**63) <= value < 2**64 else _long_number(value, where)
+        return int(value) if -(2**63) <= value < 2**64 else _long_number(value, where)
     if isinstance(value, float):
         if math.isinf(value):
             raise DatasetError(f"{where} is infinite, which JSON can't hold")
-        return None if math.isnan(value) else value
+        return None if math.isnan(value) else float(value)
     if depth >= DEEPEST:
         raise DatasetError(f"{where}: lists or mappings stand more than {DEEPEST} deep inside each other")
     if isinstance(value, Mapping):
@@ -511,7 +512,7 @@ def _text(text: str, where: str) -> str:
                 f"{where} holds half of a character ({text[error.start]!a}), as of an emoji that was cut in "
                 "two; UTF-8 can't hold it: repair the text, or replace it with a question mark"
             ) from None
-    return text
+    return str.__str__(text)
 
 
 def _long_number(value: int, where: str) -> str:

@@ -1,6 +1,7 @@
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
@@ -29,6 +30,16 @@ def nothing():
 
 def strange():
     return [{"q": object()}]
+
+def of_numpy():
+    import numpy
+    return [{"ground_truth": numpy.float64(1.5), "n": [numpy.int64(2)], "s": numpy.str_("t")}]
+
+def of_enums():
+    import enum
+    class Kind(str, enum.Enum):
+        EASY = "easy"
+    return [{"ground_truth": Kind.EASY, "n": [enum.IntEnum("Level", "LOW").LOW]}]
 """
 
 
@@ -41,6 +52,20 @@ def folder(tmp_path: Path) -> Path:
 def test_a_function_gives_the_items(folder: Path) -> None:
     config = DatasetConfig(function="loader.py:load", params={"n": 3, "prefix": "p"})
     assert [item.data["question"] for item in open_dataset(config, folder)] == ["p0", "p1", "p2"]
+
+
+@pytest.mark.parametrize(
+    ("name", "truth", "data"),
+    [("of_numpy", 1.5, {"n": [2], "s": "t"}), ("of_enums", "easy", {"n": [1]})],
+)
+def test_numbers_and_texts_of_a_class_of_their_own_are_plain(
+    folder: Path, name: str, truth: Any, data: Any
+) -> None:
+    (item,) = open_dataset(DatasetConfig(function=f"loader.py:{name}"), folder)
+    found = {key: item.data[key] for key in data}
+    assert (item.ground_truth, type(item.ground_truth)) == (truth, type(truth))
+    assert (found, type(found["n"][0])) == (data, int)
+    assert all(type(value) is type(data[key]) for key, value in found.items())
 
 
 def test_a_functions_name_alone_is_a_dataset(folder: Path) -> None:
