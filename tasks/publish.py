@@ -29,6 +29,7 @@ from tasks.messages.media import kept_media
 from tasks.processes.workers import workers
 from tasks.publishers import ExportForm, FinishedRun, PublishConfig
 from tasks.reduction.aggregate import aggregate_pair
+from tasks.reduction.verdict_metrics import METRIC_ROWS
 from tasks.reporting.diagnostics.responses import ALL_CUT_OFF
 from tasks.reporting.exports import (
     AnswerPart,
@@ -95,11 +96,13 @@ ALSO_IN_MANIFEST: Final = ("ratings", "inspect")
 
 @dataclass(frozen=True)
 class LostPair:
-    """A pair without numbers: where it failed, and why."""
+    """A pair without numbers: where it failed, and why. ``over_results``: it is a metric over evaluation
+    results."""
 
     identity: PairIdentity
     failed: tuple[FailedPart, ...]
     facets: tuple[str, ...]
+    over_results: bool = False
 
 
 @dataclass(frozen=True)
@@ -382,9 +385,17 @@ def _write_tables(publication: Publication, store: Store, folder: Path, results:
         name: publication.manifest[name] for name in ALSO_IN_MANIFEST if name in publication.manifest
     }
     write_results(folder / RESULTS_JSON, results.to_batches(), run, besides)
-    counted = pc.is_in(results.column("metric"), pa.array(_counted_names(publication, store), pa.string()))
-    pairs = results.filter(pc.invert(counted)).to_batches()
-    write_metrics(folder / METRICS, [*pairs, *_batches(store, publication.counted)])
+    counted = _of_metrics(results, _counted_names(publication, store))
+    lost = _of_metrics(results, [lost.identity.metric.name for lost in publication.lost if lost.over_results])
+    failed = results.filter(lost)
+    failed = failed.append_column(METRIC_ROWS.field("values_json"), pa.nulls(len(failed), pa.string()))
+    pairs = results.filter(pc.invert(pc.or_(counted, lost)))
+    rows = (*pairs.to_batches(), *_batches(store, publication.counted), *failed.to_batches())
+    write_metrics(folder / METRICS, rows)
+
+
+def _of_metrics(results: pa.Table, names: Sequence[str]) -> pa.ChunkedArray:
+    return pc.is_in(results.column("metric"), pa.array(names, pa.string()))
 
 
 def _counted_names(publication: Publication, store: Store) -> list[str]:

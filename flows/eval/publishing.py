@@ -203,7 +203,7 @@ def _lost_metrics(run: Run, task_runs: TaskRuns) -> Iterator[LostPair]:
         else:
             judged = [cell for entry in task_runs.verdicts for cell in entry.verdicts]
             failed = run.failed_parts(judged, verdicts)
-        yield LostPair(metric.identity, tuple(failed), metric.facets)
+        yield LostPair(metric.identity, tuple(failed), metric.facets, over_results=True)
 
 
 def _artifacts(run: Run, task_runs: TaskRuns) -> Iterator[CellArtifacts]:

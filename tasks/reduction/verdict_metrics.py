@@ -485,8 +485,8 @@ def call_metric(
     ``evaluation_results`` are the rows of evaluation_results.jsonl of one group, unscored ones among them;
     ``facets`` are the facets' names, with their values by name. The dictionary's entries become the row's
     own values: ``value`` is the entry of that name, else the one called like the metric, else the first
-    number that is no truth value and not ``stderr``. Raises MetricError naming the group where the function
-    fails or returns something else.
+    number that is no truth value and not ``stderr``. A group without one has failed. Raises MetricError
+    naming the group where the function fails or returns something else.
     """
     failed = metric.concerned(failed)
     rows = [_called(metric, benchmark, group, failed) for group in _groups(metric, judged)]
@@ -541,7 +541,10 @@ def _called(metric: EvaluationMetric, benchmark: str, group: _Group, failed: Seq
         return row | {"status": "failed", "error": error}
     values = _values(metric, group)
     value = _value(values, metric.name)
-    odd = value is not None and not math.isfinite(value)
+    if value is None:
+        said = f"metric {metric.name!r} ({metric.config.function}) returned no number: {_shown(values)}"
+        return row | {"status": "failed", "error": said, "values_json": details_json(values)}
+    odd = not math.isfinite(value)
     return row | {
         "value": value,
         "stderr": _number(values.get("stderr")),
@@ -578,6 +581,11 @@ def _values(metric: EvaluationMetric, group: _Group) -> Mapping[str, Any]:
     except ValueError as error:
         raise MetricError(f"{where} returned something that is not JSON: {error}") from error
     return {str(name): value for name, value in returned.items()}
+
+
+def _shown(values: Mapping[str, Any]) -> str:
+    text = repr(dict(values))
+    return text if len(text) <= 200 else f"{text[:199]}…"
 
 
 def _value(values: Mapping[str, Any], name: str) -> float | None:

@@ -48,6 +48,26 @@ def config(folder: Path, rows: list[dict[str, Any]], metrics: list[Any], **more:
     return path
 
 
+def test_a_failed_metric_is_called_as_one_that_works(evaluate: Evaluate, tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(
+        "def none(evaluation_results, facets):\n    return None\n\n"
+        "def text(evaluation_results, facets):\n    return {'value': '0.5'}\n"
+    )
+    metrics = [
+        {"name": "mean"}, {"name": "X", "function": "own.py:none"}, {"name": "Y", "function": "own.py:text"}
+    ]  # fmt: skip
+    ran = evaluate(config(tmp_path, [row("p", 0, "y"), row("q", 0, "n")], metrics))
+    assert ran.code == 1
+    found = {line["metric_name"]: line for line in lines(tmp_path / "out" / "metrics.jsonl")}
+    assert {name: line["status"] for name, line in found.items()} == {
+        "mean": "ok",
+        "X": "failed",
+        "Y": "failed",
+    }
+    assert "not NoneType" in found["X"]["error"]
+    assert (found["Y"]["returned_value"], found["Y"]["value"]) == ("0.5", None)
+
+
 INCOMPLETE = [
     ("p", 2, "y"),
     ("p", 0, "n"),

@@ -92,7 +92,6 @@ def test_a_number_alone_is_a_value(parts: list[Part]) -> None:
     ("returned", "value", "stderr"),
     [
         ({"significant": True, "accuracy": 0.25}, 0.25, None),
-        ({"significant": True}, None, None),
         ({"accuracy": 0.25, "value": True}, 1.0, None),
         ({"accuracy": 0.25, "spread": False}, 0.0, None),
         ({"accuracy": 0.25, "stderr": True}, 0.25, None),
@@ -104,6 +103,15 @@ def test_a_truth_value_is_not_the_first_number(
 ) -> None:
     [row, _] = called(lambda evaluation_results: returned, parts)
     assert (row["value"], row["stderr"]) == (value, stderr)
+
+
+@pytest.mark.parametrize("returned", [{}, {"value": "0.5"}, {"significant": True, "stderr": 0.5}])
+def test_a_group_of_which_no_number_is_returned_has_failed_and_says_what_came(
+    parts: list[Part], returned: Any
+) -> None:
+    [row, _] = called(lambda evaluation_results: returned, parts)
+    assert (row["status"], row["value"], row["own"]) == ("failed", None, returned)
+    assert row["error"] == f"metric 'spread' (metrics.py:spread) returned no number: {returned}"
 
 
 def test_a_list_of_one_dictionary_is_that_dictionary(parts: list[Part]) -> None:
