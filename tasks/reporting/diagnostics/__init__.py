@@ -40,7 +40,7 @@ class Diagnosis:
     def finish(self, view: RunView) -> tuple[Diagnostic, ...]:
         """All findings on the run, the gravest first, then the most frequent; those of one kind together."""
         findings = [finding for check in self._checks for finding in check.finish()]
-        findings += answers.format_gaps(view.results, self._options)
+        findings += answers.format_gaps(view, self._options)
         findings += responses.unused_recordings(view.manifest)
         findings += responses.absent_recordings(view.manifest)
         findings += responses.uncounted_replies(view.manifest)

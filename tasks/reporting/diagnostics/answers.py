@@ -14,7 +14,6 @@ from string import ascii_uppercase
 from typing import Any, Final
 
 import numpy as np
-import pyarrow as pa
 
 from metrics.statistics.significance import position_bias
 from scorers.letters import FIRST_TOKEN
@@ -27,7 +26,7 @@ from tasks.reporting.diagnostics.findings import (
     Occurrences,
     TallyCheck,
 )
-from tasks.reporting.view import Place, ResultRow, SampleView, result_rows
+from tasks.reporting.view import Place, ResultRow, RunView, SampleView, result_rows
 
 
 class EmptyFilters(TallyCheck):
@@ -242,12 +241,17 @@ class Frequent:
         return self.top()[1] / self.total if self.total else 0.0
 
 
-def format_gaps(results: pa.Table, options: DiagnosticOptions) -> Iterator[Diagnostic]:
-    """Exact matches that a lenient filter sees and a strict one does not: right answers in another format."""
-    groups: defaultdict[tuple[str | Place, ...], list[tuple[float, ResultRow]]] = defaultdict(list)
-    for row in result_rows(results):
+def format_gaps(view: RunView, options: DiagnosticOptions) -> Iterator[Diagnostic]:
+    """Exact matches that a lenient filter sees and a strict one does not: right answers in another format.
+
+    Filters are compared that keep the same samples: a vote over samples is no other format.
+    """
+    groups: defaultdict[tuple[str | int | Place, ...], list[tuple[float, ResultRow]]] = defaultdict(list)
+    selections = _selections(view)
+    for row in result_rows(view.results):
         if row.value is not None and row.metric == "exact_match":
-            groups[row.benchmark, row.metric_key, row.place, row.label or ""].append((row.value, row))
+            same = row.benchmark, row.metric_key, row.place, row.label or ""
+            groups[*same, row.n_samples, selections.get(row.filter, "")].append((row.value, row))
     for group in groups.values():
         low, strict = min(group, key=lambda entry: entry[0])
         high, lenient = max(group, key=lambda entry: entry[0])
@@ -260,6 +264,24 @@ def format_gaps(results: pa.Table, options: DiagnosticOptions) -> Iterator[Diagn
                 f"{strict.filter} asks for.",
                 round((high - low) * strict.n_items),
             )
+
+
+def _selections(view: RunView) -> dict[str, str]:
+    """Filter → its steps that choose among an item's samples, as text; of a user's step nobody knows."""
+    from scorers.config import FilterConfig
+    from scorers.filters import FILTERS
+
+    found = {}
+    config = view.manifest.get("config")
+    for entry in (config.get("filter_list") or ()) if isinstance(config, Mapping) else ():
+        try:
+            read = FilterConfig.model_validate({"name": entry["name"], "filter": entry.get("filter") or ()})
+        except (LookupError, ValueError):  # a step of another version
+            continue
+        steps = [step for step in read.filter if step.function in FILTERS]
+        chosen = [step for step in steps if FILTERS[step.function].keeps in ("first", "one")]
+        found[read.name] = repr([(step.function, step.kwargs) for step in chosen])
+    return found
 
 
 LEVEL: Final = 0.01

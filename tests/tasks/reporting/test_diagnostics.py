@@ -275,6 +275,30 @@ def test_two_filters_that_disagree_about_the_same_answers() -> None:
     assert finding.message.startswith("m · p: exact_match is 0.4800 higher with loose than with strict")
 
 
+@pytest.mark.parametrize(
+    ("strict", "loose", "told"),
+    [
+        ([], ["majority_vote"], False),
+        (["take_first"], ["majority_vote"], False),
+        ([{"function": "take_first_k", "k": 2}], [{"function": "take_first_k", "k": 3}], False),
+        ([], ["mine.py:pick"], True),
+        (["take_first"], ["strip", "take_first"], True),
+    ],
+)
+def test_filters_that_keep_other_samples_are_no_other_format(
+    strict: list[Any], loose: list[Any], told: bool
+) -> None:
+    scores = {"exact_match,strict": [0.0], "exact_match,loose": [1.0]}
+    config = {"filter_list": [{"name": "strict", "filter": strict}, {"name": "loose", "filter": loose}]}
+    found = findings([sample(n, filters={}, scores=scores) for n in range(50)], config)
+    assert ("format_gap" in found) is told
+
+
+def test_filters_that_leave_other_numbers_of_samples_are_no_other_format() -> None:
+    scores = {"exact_match,strict": [0.0, 0.0], "exact_match,loose": [1.0]}
+    assert "format_gap" not in findings([sample(n, filters={}, scores=scores) for n in range(50)])
+
+
 def test_two_groups_that_are_named_alike_are_no_two_filters() -> None:
     right = [sample(n, prompt_template="p · q", scores={"exact_match,none": [1.0]}) for n in range(50)]
     wrong = [replace(one, model_name="m · p", prompt_template="q") for one in right]
