@@ -123,11 +123,10 @@ class NativeBenchmark:
     def _placed(self, error: DatasetError, item: Item) -> DatasetError:
         """The error with the place of the item that it is about."""
         template = error.template if isinstance(error, UnfitItem) else None
-        return UnfitItem(f"{self._place(item)}{error}", template=template)
+        return UnfitItem(f"{self._place(item, self._dataset())}{error}", template=template)
 
-    def _place(self, item: Item) -> str:
-        dataset = self._dataset()
-        if dataset.path is None:
+    def _place(self, item: Item, dataset: DatasetConfig | None) -> str:
+        if dataset is None or dataset.path is None:
             return ""
         places = row_places(named_path(self._fields.base_dir, dataset.path), [item.doc_id], dataset.form)
         return f"{places[item.doc_id]}: " if item.doc_id in places else ""
@@ -235,15 +234,16 @@ class NativeBenchmark:
         else:
             right = [str(reference) for reference in self._targets.references(item)]
         if not right:
-            raise DatasetError(f"few-shot example '{item.item_id}' has no answer; set target or ground_truth")
+            raise UnfitItem(f"item '{item.item_id}' has no answer; set target or ground_truth", item)
         return right[0]
 
     def _rendered(self, prompt: CompiledPrompt, item: Item) -> Rendered:
         try:
             return self._filled(prompt, item)
         except UnfitItem as error:
-            if error.item is not item:  # a few-shot example, which may be of another file
-                raise
+            if isinstance(error.item, Item) and error.item is not item and self._fewshot is not None:
+                place = self._place(error.item, self._fewshot.source())
+                raise UnfitItem(f"{place}few-shot example: {error}", template=error.template) from error
             raise self._placed(error, item) from error
 
     def _filled(self, prompt: CompiledPrompt, item: Item) -> Rendered:

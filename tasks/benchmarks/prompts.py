@@ -366,6 +366,10 @@ class Fewshot:
                 found.setdefault(index, pool[index])
         return list(found.values())
 
+    def source(self) -> DatasetConfig | None:
+        """Where the candidates come from; None where the config lists them."""
+        return self._source() if self._config.examples is None else None
+
     def _source(self) -> DatasetConfig:
         assert self._fields.dataset is not None
         if self._config.path is None:

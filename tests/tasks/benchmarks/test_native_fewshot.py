@@ -149,8 +149,25 @@ def test_no_examples_asked_for_gives_none_and_reads_no_file(tmp_path: Path) -> N
 
 def test_an_example_without_an_answer_is_refused(tmp_path: Path) -> None:
     write(tmp_path, ROWS)
-    with pytest.raises(ConfigError, match=r"few-shot example 'fewshot\.examples\.0' has no answer"):
+    with pytest.raises(ConfigError, match=r"^few-shot example: item 'fewshot\.examples\.0' has no answer"):
         prompts(tmp_path, target=None, fewshot={"examples": [{"question": "a?"}]})
+
+
+@pytest.mark.parametrize("keys", [{"prompt_template": "{{item.id2}}\nA:"}, {"target": "{{more}}"}])
+def test_an_example_that_a_template_does_not_fit_is_named_by_its_file_and_line(
+    tmp_path: Path, keys: dict[str, Any]
+) -> None:
+    write(tmp_path, [{**row, "id2": 1, "more": "m"} for row in ROWS])
+    train = [{"question": "a?", "answer": "b", "id2": 1, "more": "m"}, {"question": "c?", "answer": "d"}]
+    write(tmp_path, train, "train.jsonl")
+    with pytest.raises(ConfigError, match=r"^train\.jsonl:2: few-shot example: .*'(id2|more)'"):
+        prompts(tmp_path, **keys, fewshot={"num": 2, "path": "train.jsonl"})
+
+
+def test_an_example_of_the_dataset_itself_is_named_by_its_line(tmp_path: Path) -> None:
+    write(tmp_path, [*ROWS[:2], {"id": "q2", "question": "a?"}])
+    with pytest.raises(ConfigError, match=r"^items\.jsonl:3: few-shot example: "):
+        prompts(tmp_path, limit=1, fewshot={"num": 2})
 
 
 def chat(folder: Path, **keys: Any) -> list[dict[str, str]]:
