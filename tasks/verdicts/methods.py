@@ -64,6 +64,7 @@ def accepted_keywords(
 
 
 ASKED_COLUMNS = ("doc_id", "references_json")
+TYPED_COLUMNS = (*ASKED_COLUMNS, "ground_truth_json")
 COLUMNS_WITH_DOCUMENTS = (*ASKED_COLUMNS, "doc_json", "kind")
 GIVEN_COLUMNS = (*COLUMNS_WITH_DOCUMENTS, "ground_truth_json")
 
@@ -88,6 +89,18 @@ class RequestRow:
         if self.truth is not None:
             return orjson.loads(self.truth)
         return deepcopy(self.references[0] if len(self.references) == 1 else (self.references or None))
+
+    def values(self) -> list[Any]:
+        """The acceptable answers, where the item's own ground truth was read with its values instead of their
+        texts: true, not ``True``."""
+        if self.truth is None:
+            return self.references
+        own = orjson.loads(self.truth)
+        values = own if isinstance(own, list) else [own]
+        if len(values) != len(self.references):
+            return self.references
+        pairs = zip(values, self.references, strict=True)
+        return [value if str(value) == reference else reference for value, reference in pairs]
 
 
 class RequestCursor:
@@ -170,7 +183,10 @@ def build_method(
             judge = _matching(config.name, params, wants_truth, part, seconds)
         else:
             judge = _row_by_row(config.name, JUDGES[config.type](params), wants_truth, part)
-    return EvaluationMethod(name=config.name, judge=judge)
+    typed = config.type == "json_match"  # to the others a ground truth is its text, as in templates
+    return EvaluationMethod(
+        name=config.name, judge=judge, request_columns=TYPED_COLUMNS if typed else ASKED_COLUMNS
+    )
 
 
 def _exact_match(name: str, params: ExactMatchParams) -> JudgeBatch:
@@ -221,7 +237,7 @@ def _row_by_row(name: str, judge: Judge, wants_truth: bool, path: str | None = N
     def judge_all(batch: pa.RecordBatch, requests: Sequence[RequestRow], _: Origin) -> Iterator[Judgement]:
         for response, request in zip(batch.column("response").to_pylist(), requests, strict=True):
             started = time.perf_counter()
-            truths, missing = _parts(request.references, path) if wants_truth else ([None], None)
+            truths, missing = _parts(request.values(), path) if wants_truth else ([None], None)
             lost = Verdict(name, error=missing) if missing is not None else None
             verdict = lost or _any_truth(name, judge, response, truths)
             yield [verdict], time.perf_counter() - started

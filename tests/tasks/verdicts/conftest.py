@@ -23,9 +23,17 @@ def filled(rows: Rows, schema: pa.Schema, defaults: Mapping[str, Any]) -> pa.Rec
 
 
 class Asking:
-    """Items in order, each with its truths and, as further fields, its document."""
+    """Items in order, each with its truths and, as further fields, its document.
 
-    def __init__(self, truths: Mapping[str, Any], fields: Mapping[str, Mapping[str, Any]] | None = None):
+    ``references`` are those of a target.
+    """
+
+    def __init__(
+        self,
+        truths: Mapping[str, Any],
+        fields: Mapping[str, Mapping[str, Any]] | None = None,
+        references: Mapping[str, Sequence[Any]] | None = None,
+    ):
         self.ids = list(truths)
         fields = fields or {}
         rows = [
@@ -34,7 +42,7 @@ class Asking:
                 "doc_id": number,
                 "item_digest": f"digest-{item_id}",
                 "cluster": fields.get(item_id, {}).get("cluster"),
-                "references_json": orjson.dumps(_references(truth)).decode(),
+                "references_json": orjson.dumps((references or {}).get(item_id, _references(truth))).decode(),
                 "ground_truth_json": None if truth is None else orjson.dumps(truth).decode(),
                 "doc_json": orjson.dumps({"question": item_id, **fields.get(item_id, {})}).decode(),
             }

@@ -140,6 +140,27 @@ def test_right_answers_that_cannot_be_compared_are_left_out_of_several(
     assert [(row["passed"], row["error"]) for row in rows] == [(said, None) for said in passed]
 
 
+@pytest.mark.parametrize(
+    ("truth", "right", "wrong"),
+    [(True, "true", "false"), (False, "false", "0"), ([True, 2], "true", "false"), (18, "18.0", "19"),
+     ("true", "true", "false"), ({"a": True}, '{"a": true}', '{"a": 1}')],
+)  # fmt: skip
+def test_json_match_compares_with_the_item_s_own_value(
+    asking: Any, judged: Callable[..., Part], truth: Any, right: str, wrong: str
+) -> None:
+    part = judged("json_match", asking({"a": truth}), {"a": [right, wrong]})
+    rows = [row for batch in part.statistics(["passed", "error"]) for row in batch.to_pylist()]
+    assert [(row["passed"], row["error"]) for row in rows] == [(True, None), (False, None)]
+
+
+@pytest.mark.parametrize("kind", ["exact_match", "json_match", "numeric_match", "contains"])
+def test_a_target_is_what_built_in_methods_compare_with(
+    asking: Any, judged: Callable[..., Part], kind: str
+) -> None:
+    part = judged(kind, asking({"a": 1}, references={"a": ["2"]}), {"a": ["1", "2"]})
+    assert [x for b in part.statistics(["passed"]) for x in b["passed"].to_pylist()] == [False, True]
+
+
 def test_an_item_of_which_no_right_answer_can_be_compared_is_unscored_whatever_the_response(
     asking: Any, judged: Callable[..., Part]
 ) -> None:

@@ -1,8 +1,6 @@
 from collections.abc import Callable
 from typing import Any
 
-import orjson
-import pyarrow as pa
 import pytest
 
 from metrics.errors import ConfigError, NightjarError
@@ -75,12 +73,7 @@ def test_an_item_without_ground_truth_has_the_target_s_answers(
         seen.append(ground_truth)
         return {"result": {"passed": True}}
 
-    items = asking({"a": None})
-    items.requests = items.requests.set_column(
-        items.requests.schema.get_field_index("references_json"),
-        items.requests.schema.field("references_json"),
-        pa.array([orjson.dumps(references).decode()]),
-    )
+    items = asking({"a": None}, references={"a": references})
     judged(OWN, items, {"a": ["r"]}, ORIGIN, judge)
     assert seen == [given]
 
