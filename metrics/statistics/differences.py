@@ -48,7 +48,8 @@ def _rounded_alike(own: Floats, other: Floats) -> Floats:
         return own
     with np.errstate(invalid="ignore"):
         close = np.abs(own - other) <= SAME_TO * np.maximum(np.abs(own), np.abs(other))
-    return np.where(close, other, own)
+    # Of an infinite number, everything is within its share.
+    return np.where(close & np.isfinite(own) & np.isfinite(other), other, own)
 
 
 @dataclass(frozen=True)

@@ -305,9 +305,9 @@ class _Swapped:
         n = len(table) // 2
         effect = table @ adding.gradient(total_of(table), float(len(table)))
         moved = effect[n:] - effect[:n]
-        moved[np.abs(moved) <= 1e-12 * np.abs(effect).max(initial=0.0)] = 0.0  # rows that are alike
         if not np.isfinite(moved).all():
             return cls()
+        moved[np.abs(moved) <= 1e-12 * np.abs(effect).max(initial=0.0)] = 0.0  # rows that are alike
         rng = np.random.default_rng(options.seed)
         ways = [np.arange(n)] if groups is None else list(groups.reshape(n, -1).T)
         sums = [np.bincount(way, weights=moved).astype(np.float64) for way in ways]

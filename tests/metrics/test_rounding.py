@@ -98,3 +98,16 @@ def test_a_function_that_has_no_value_for_some_resamples_keeps_its_number() -> N
     assert found.value == pytest.approx(2 / 3)
     assert found.warning is not None
     assert "resamples have no value" in found.warning
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+@pytest.mark.parametrize("infinite", [np.inf, -np.inf])
+def test_an_infinite_number_is_never_the_rounding_of_a_finite_one(kind: str, infinite: float) -> None:
+    finite = np.linspace(0.5, 1.5, 40)
+    lost = np.where(np.arange(40) < 10, infinite, finite)
+    for base, candidate in ((finite, lost), (lost, finite)):
+        found = compared(kind, base, candidate)
+        alone = compared(kind, base, base).base, compared(kind, candidate, candidate).base
+        np.testing.assert_array_equal((found.base, found.candidate), alone)
+        assert found.ties == 30
+        assert np.isnan(found.p_value) or not KINDS[kind].averages
