@@ -33,7 +33,7 @@ from metrics.statistics.gate import PairSpread
 from metrics.statistics.power import POWER
 from scorers.factory import build_scorer
 from tasks.benchmarks.open import open_benchmark
-from tasks.comparison.matching import DEFAULT_REDUCTION, clusters_of, join, match_runs, result_key
+from tasks.comparison.matching import DEFAULT_REDUCTION, join, match_runs, result_key, shared_clusters
 from tasks.comparison.runs import ComparedRun, recorded_run
 from tasks.comparison.sharing import Shared, SharedAnswers
 from tasks.comparison.stopping import stopped_sentence
@@ -409,9 +409,9 @@ def _paired(
         own = np.array([item not in shared for item in after.item_ids[joined.candidate]], dtype=np.bool_)
         if own.sum() < max(2, OWN_ITEMS * len(own)):
             return None
-        rows = joined.base[own]
-        moved = after.value[joined.candidate[own]] - before.value[rows]
-        groups = numbered(clusters_of(before, rows))
+        rows, later = joined.base[own], joined.candidate[own]
+        moved = after.value[later] - before.value[rows]
+        groups = numbered(shared_clusters((before, rows), (after, later)))
         sampled = Sampled.of(build_aggregation("mean"), moved.reshape(-1, 1), groups, StatisticsConfig())
         influence = influences(sampled)
         if influence is None or sampled.independent < 2:

@@ -36,6 +36,7 @@ from tasks.comparison.matching import (
     flipped_items,
     join,
     result_key,
+    shared_clusters,
 )
 from tasks.comparison.runs import (
     Change,
@@ -455,8 +456,11 @@ class _Sides:
         )
 
     def clusters(self) -> tuple[Clusters, Clusters]:
-        before, after = self.groups
-        return clusters_of(before, self.joined.base), clusters_of(after, self.joined.candidate)
+        """The clusters of either run's rows; of paired ones, which are the same items, the same ones."""
+        before, after = zip(self.groups, (self.joined.base, self.joined.candidate), strict=True)
+        if self.joined.paired:
+            return (shared_clusters(before, after),) * 2
+        return clusters_of(*before), clusters_of(*after)
 
     def corrections(self) -> tuple[JudgeCorrection, JudgeCorrection] | None:
         """What both rates are corrected by, which the items' rows do not hold; None for other metrics."""

@@ -13,11 +13,11 @@ from tasks.comparison.matching import (
     GroupKey,
     ItemGroup,
     aggregations,
-    clusters_of,
     column_of,
     counterparts,
     result_key,
     row_keys,
+    shared_clusters,
 )
 from tasks.comparison.runs import ComparedRun, key_with_model, merged_run
 
@@ -87,7 +87,7 @@ def drift_tests(aggregation: AggregationOf) -> PValue:
         try:
             found = aggregation(key, groups[-1])
             columns = [column_of(group, own, found) for group, own in zip(groups, rows, strict=True)]
-            return drift_chance(columns, found, clusters_of(groups[-1], rows[-1]))
+            return drift_chance(columns, found, shared_clusters(*zip(groups, rows, strict=True)))
         except NightjarError:
             return math.nan
 

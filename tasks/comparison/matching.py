@@ -530,3 +530,12 @@ def clusters_of(group: ItemGroup, rows: NDArray[np.intp]) -> NDArray[np.int64] |
         columns.append([numbers.setdefault(entry, len(numbers)) for entry in entries])
     codes = np.array(columns, dtype=np.int64)
     return codes[0] if ways == 1 else codes.T
+
+
+def shared_clusters(
+    *sides: tuple[ItemGroup, NDArray[np.intp]],
+) -> NDArray[np.int64] | None:
+    """The clusters of the same items of several runs, oldest first: those of the newest that has any, since
+    how its items belong together is how they are asked now."""
+    found = (clusters_of(group, rows) for group, rows in reversed(sides))
+    return next((clusters for clusters in found if clusters is not None), None)

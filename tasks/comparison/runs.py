@@ -35,13 +35,13 @@ from tasks.comparison.matching import (
     GroupKey,
     ItemGroup,
     Match,
-    clusters_of,
     counterparts,
     groups_in,
     join,
     read_groups,
     result_key,
     row_keys,
+    shared_clusters,
 )
 from tasks.comparison.stopping import Stopping
 from tasks.history.layout import HISTORY_ITEMS, ITEMS, HistoryError, find_manifest, known_runs
@@ -293,7 +293,7 @@ def _counted_changes(
             build_aggregation("mean"),
             ItemColumn(before, before[:, None]),
             ItemColumn(after, after[:, None]),
-            clusters_of(base, joined.base),
+            shared_clusters((base, joined.base), (candidate, joined.candidate)),
             statistics,
             higher_is_better=False,
         )
@@ -453,12 +453,12 @@ def _together(key: GroupKey, groups: Sequence[ItemGroup]) -> ItemGroup:
         )
     tables = [group.statistics for group in groups if group.statistics is not None]
     objects = [row for group in groups for row in group.objects or [None] * len(group)]
-    clusters = [group.clusters for group in groups if group.clusters is not None]
+    clustered = any(group.clusters is not None for group in groups)
     counted = set.intersection(*(set(group.outcomes) for group in groups))
     return ItemGroup(
         item_ids=np.concatenate([group.item_ids for group in groups]),
         digests=np.concatenate([group.digests for group in groups]),
-        clusters=np.concatenate(clusters) if len(clusters) == len(groups) else None,
+        clusters=np.concatenate([_clusters_or_none(group) for group in groups]) if clustered else None,
         value=np.concatenate([group.value for group in groups]),
         statistics=np.concatenate(tables) if len(tables) == len(groups) else None,
         objects=objects if any(group.objects is not None for group in groups) else None,
@@ -467,6 +467,10 @@ def _together(key: GroupKey, groups: Sequence[ItemGroup]) -> ItemGroup:
             name: np.concatenate([group.outcomes[name] for group in groups]) for name in sorted(counted)
         },
     )
+
+
+def _clusters_or_none(group: ItemGroup) -> NDArray[np.object_]:
+    return np.full(len(group), None, dtype=object) if group.clusters is None else group.clusters
 
 
 def reused_groups(runs: Mapping[str, ComparedRun]) -> frozenset[GroupKey]:

@@ -15,6 +15,7 @@ from metrics.aggregation import build_aggregation
 from metrics.errors import ConfigError
 from metrics.statistics.unpaired import UNPAIRED
 from tasks.comparison.compare import ComparedPair, ComparedRuns, ComparisonRules, Gate, compare_runs
+from tasks.comparison.drift import drift_tests
 from tasks.comparison.matching import (
     ComparisonError,
     GroupKey,
@@ -27,7 +28,7 @@ from tasks.comparison.matching import (
     read_groups,
     result_key,
 )
-from tasks.comparison.runs import ComparedRun, changes, merged_run, pooled_groups
+from tasks.comparison.runs import ComparedRun, changes, merged_run, over_facets, pooled_groups
 from tasks.comparison.trends import flapping_items, trend
 
 KEY = GroupKey("sums", "strict", "exact_match", "mean", None, (("model_name", "demo"),))
@@ -466,6 +467,34 @@ def test_clusters_count_once(tmp_path: Path) -> None:
     pair = only(compared(run(clustered), run(candidate)))
     assert pair.comparison is not None
     assert pair.comparison.n_clusters == 4
+
+
+@pytest.mark.parametrize("sides", [(None, 4), (4, None), (8, 4)])
+def test_clusters_of_the_candidate_count_and_those_of_the_baseline_where_it_has_none(
+    tmp_path: Path, sides: tuple[int | None, int | None]
+) -> None:
+    own = [groups(tmp_path, items(200, right))[KEY] for right in (100, 0)]
+    before, after = (
+        replace(
+            group if count is None else _with_clusters(group, count), outcomes={"cut_off": 1 - group.value}
+        )
+        for group, count in zip(own, sides, strict=True)
+    )
+    result = compared(run({KEY: before}), run({KEY: after}))
+    comparison = only(result).comparison
+    assert comparison is not None
+    assert comparison.n_clusters == 4
+    assert [outcome.p_value for outcome in result.outcomes] == [comparison.p_value]
+    assert drift_tests(aggregations({}, ()))([before, after], KEY) > 0.05
+
+
+def test_a_facet_without_clusters_leaves_those_of_the_others(tmp_path: Path) -> None:
+    keys = [replace(KEY, facets=(*KEY.facets, ("topic", topic))) for topic in ("a", "b")]
+    first, second = (groups(tmp_path, items(8, 4, topic))[KEY] for topic in ("a", "b"))
+    together = over_facets(run({keys[0]: _with_clusters(first, 4), keys[1]: second}), [KEY.pair])
+    (group,) = together.groups.values()
+    assert group.clusters is not None
+    assert list(group.clusters) == [*"0123" * 2, *[None] * 8]
 
 
 def _with_clusters(group: Any, count: int) -> Any:
