@@ -150,7 +150,8 @@ def judge_night(
 
     base = [*map(as_scored_now, chosen)]
     compared = against(planned.baseline, base, tonight)
-    anew = opened(night.model_copy(update={"run_id": f"{night.run_id}-{ANEW}", "evaluations": again}))
+    asked = opened(night.model_copy(update={"run_id": f"{night.run_id}-{ANEW}", "evaluations": again}))
+    anew = {name: run for name, run in asked.items() if run.groups or run.results}
     if compared is not None and anew:
         second = against(planned.baseline, base, {**tonight, **anew})
         compared = with_second_look(compared, second) if second is not None else compared

@@ -404,7 +404,8 @@ def pair_asked(
 def _compare(base: ComparedRun, candidate: ComparedRun, match: Match, rules: ComparisonRules) -> ComparedPair:
     gate = rules.gate
     # What the baseline does not know has nothing to fall behind: what is new decides nothing.
-    gated = gate is not None and match.base is not None and gate.covers(match.key.pair)
+    known = match.base is not None or _unread(base, candidate, match) is not None
+    gated = gate is not None and known and gate.covers(match.key.pair)
     terms = gate.for_pair(match.key.pair) if gate is not None and gated else None
     muted = rules.why_muted(match) if terms is not None else None
     better = _higher_is_better(base, candidate, match)
@@ -661,7 +662,16 @@ def asked_otherwise(one: Collection[str], other: Collection[str]) -> bool:
     return any("acc_letter" in a and not LIKELIHOODS.isdisjoint(b) for a, b in ((one, other), (other, one)))
 
 
+def _unread(base: ComparedRun, candidate: ComparedRun, match: Match) -> str | None:
+    """Why the baseline's rows of what the candidate alone has can't be read; None where it has none."""
+    if match.base is not None or match.candidate is None:
+        return None
+    return base.unread.get(candidate.evaluation_of(match.candidate) or "")
+
+
 def _why_missing(base: ComparedRun, candidate: ComparedRun, match: Match) -> str:
+    if (unread := _unread(base, candidate, match)) is not None:
+        return unread
     lacking = candidate if match.candidate is None else base
     if asked_otherwise([match.key.metric], {key.metric for key in lacking.groups}):
         return ASKED_OTHERWISE

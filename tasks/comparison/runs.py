@@ -13,7 +13,8 @@ rise is told beside the pairs, tested item by item like them.
 """
 
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -45,7 +46,7 @@ from tasks.comparison.matching import (
 )
 from tasks.comparison.stopping import Stopping
 from tasks.history.layout import HISTORY_ITEMS, ITEMS, HistoryError, find_manifest, known_runs
-from tasks.history.nights import Night
+from tasks.history.nights import Night, NightEvaluation
 from tasks.history.query import read_rows
 from tasks.models.registry import is_recorded
 from tasks.reduction.facets import facets_text, parse_facets
@@ -313,7 +314,8 @@ class ComparedRun:
     """A run's item rows by group, its result rows, and its manifest (empty where a folder holds none).
 
     ``parts`` are the manifests of the runs that it was put together from, ``stopping`` how the groups were
-    asked that need not have been asked whole.
+    asked that need not have been asked whole. Of a night, ``evaluations`` are the groups of each, none of one
+    that failed, and ``unread`` says why the rows of one that did not fail can't be read.
     """
 
     name: str
@@ -322,6 +324,8 @@ class ComparedRun:
     manifest: Mapping[str, Any] = field(default_factory=dict)
     parts: tuple[Mapping[str, Any], ...] = ()
     stopping: Mapping[GroupKey, Stopping] = field(default_factory=dict)
+    evaluations: Mapping[str, frozenset[GroupKey]] = field(default_factory=dict)
+    unread: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -345,6 +349,10 @@ class ComparedRun:
     def stopped(self) -> Stopping | None:
         """How it stopped, if a part of it did before all was asked."""
         return next((own for own in self.stopping.values() if own.early), None)
+
+    def evaluation_of(self, key: GroupKey) -> str | None:
+        """The evaluation that a group is of; None where the run is no night."""
+        return next((name for name, keys in self.evaluations.items() if key in keys), None)
 
     @property
     def manifests(self) -> tuple[Mapping[str, Any], ...]:
@@ -387,24 +395,26 @@ def open_run(name: str, store: Store) -> ComparedRun:
 
 
 def open_night(night: Night, store: Store) -> Mapping[str, ComparedRun]:
-    """The night's evaluations by name, as far as they came to results."""
-    return _opened({entry.name: entry.run_id for entry in night.evaluations}, store, recorded_run)
+    """The night's evaluations by name; those without results have no groups."""
+    return {entry.name: _of_night(entry, store) for entry in night.evaluations}
+
+
+def _of_night(entry: NightEvaluation, store: Store) -> ComparedRun:
+    try:
+        return recorded_run(entry.run_id, store)
+    except NightjarError as error:
+        if not entry.ok:  # it failed before it had any: the night's record says why
+            return ComparedRun(entry.run_id, {})
+        said = f"the baseline's {error}; python -m flows.store --repair mends what can be mended"
+        return ComparedRun(entry.run_id, {}, unread={entry.name: said})
 
 
 def open_runs(names: Iterable[str], store: Store) -> Mapping[str, ComparedRun]:
     """Runs by what ``open_run`` finds them by, as far as they came to results."""
-    return _opened({name: name for name in names}, store, open_run)
-
-
-def _opened(
-    names: Mapping[str, str], store: Store, read: Callable[[str, Store], ComparedRun]
-) -> Mapping[str, ComparedRun]:
     found = {}
-    for name, of in names.items():
-        try:
-            found[name] = read(of, store)
-        except NightjarError:
-            continue  # it failed before it had any: the night's record says why
+    for name in names:
+        with suppress(NightjarError):  # it failed before it had any: the night's record says why
+            found[name] = open_run(name, store)
     return found
 
 
@@ -418,7 +428,17 @@ def merged_run(name: str, runs: Mapping[str, ComparedRun]) -> ComparedRun:
     results = tuple(_row_with_model(row, run) for run in runs.values() for row in run.results)
     manifests = tuple(run.manifest for run in runs.values() if run.manifest)
     stopping = {key_with_model(key, run): own for run in runs.values() for key, own in run.stopping.items()}
-    return ComparedRun(name, groups, results, parts=manifests, stopping=stopping)
+    return ComparedRun(
+        name,
+        groups,
+        results,
+        parts=manifests,
+        stopping=stopping,
+        evaluations={
+            own: frozenset(key_with_model(key, run) for key in run.groups) for own, run in runs.items()
+        },
+        unread={own: why for run in runs.values() for own, why in run.unread.items()},
+    )
 
 
 def over_facets(run: ComparedRun, pairs: Collection[str]) -> ComparedRun:
@@ -433,6 +453,10 @@ def over_facets(run: ComparedRun, pairs: Collection[str]) -> ComparedRun:
         run,
         groups={key: _together(key, parts) for key, parts in groups.items()},
         stopping={key_over_facets(key, pairs): own for key, own in run.stopping.items()},
+        evaluations={
+            name: frozenset(key_over_facets(key, pairs) for key in keys)
+            for name, keys in run.evaluations.items()
+        },
     )
 
 

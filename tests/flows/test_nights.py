@@ -3,6 +3,7 @@
 import html
 import json
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -165,6 +166,21 @@ def test_a_night_after_one_of_which_all_failed_is_not_decided_by_it(
     reason = "failed in the baseline: boom" if "failed" in before else "not in the baseline"
     assert why(judged) == {"exact_match,none": (None, reason)}
     assert night(baseline="last").outcome == "pass"
+
+
+@pytest.mark.parametrize("damage", [lambda file: file.write_bytes(b""), Path.unlink])
+def test_a_baseline_whose_rows_can_not_be_read_decides_nothing_and_says_why(
+    night: Judge, tmp_path: Path, damage: Callable[[Path], Any]
+) -> None:
+    first = night()
+    name = f"history/items/{first.night.evaluations[0].run_id}.parquet"
+    damage(tmp_path / "store" / name)
+    judged = night(range(400))
+    assert judged.night.baseline == (first.night.run_id,)
+    assert judged.outcome == "inconclusive"
+    ((_, reason),) = why(judged).values()
+    assert name in str(reason)
+    assert "python -m flows.store --repair" in str(reason)
 
 
 def test_a_gated_pair_that_fails_on_its_first_night_decides_nothing_of_the_others(night: Judge) -> None:

@@ -469,6 +469,20 @@ def test_clusters_count_once(tmp_path: Path) -> None:
     assert pair.comparison.n_clusters == 4
 
 
+def test_an_evaluation_whose_rows_of_the_baseline_can_not_be_read_is_inconclusive_beside_one_that_passes(
+    tmp_path: Path,
+) -> None:
+    one, other = (run(groups(tmp_path, items(200, 100), model_name=name)) for name in ("a", "b"))
+    tonight = merged_run("tonight", {"a": one, "b": other})
+    for lost in ({"b": ComparedRun("b", {}, unread={"b": "damaged"})}, {"b": run({})}, {}):
+        base = merged_run("base", {"a": one, **lost})
+        found = compared(base, tonight, Gate(margin=0.3))
+        verdicts = {dict(pair.key.facets)["model_name"]: (pair.verdict, pair.reason) for pair in found.pairs}
+        said = verdicts.pop("b")
+        assert said == (("inconclusive", "damaged") if base.unread else (None, "not in the baseline"))
+        assert found.verdict == ("inconclusive" if base.unread else "pass")
+
+
 @pytest.mark.parametrize("sides", [(None, 4), (4, None), (8, 4)])
 def test_clusters_of_the_candidate_count_and_those_of_the_baseline_where_it_has_none(
     tmp_path: Path, sides: tuple[int | None, int | None]
