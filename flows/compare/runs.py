@@ -31,8 +31,16 @@ from tasks.comparison.compare import (
     asked_otherwise,
     compare_runs,
 )
-from tasks.comparison.matching import GroupKey, JoinedItems, PairName, aggregations, match_across, match_runs
-from tasks.comparison.runs import Change, ComparedRun, CostChange, OutcomeChange, key_over_facets, over_facets
+from tasks.comparison.matching import GroupKey, JoinedItems, PairName, aggregations, match_across
+from tasks.comparison.runs import (
+    Change,
+    ComparedRun,
+    CostChange,
+    OutcomeChange,
+    key_over_facets,
+    match_groups,
+    over_facets,
+)
 from tasks.reporting.context import moment
 from tasks.reporting.tables import Column, FittedTable, one_line
 from tasks.store.home import finite, private_folder
@@ -107,9 +115,7 @@ def _compared(
         one = base is candidate
         base = over_facets(base, overall)
         candidate = base if one else over_facets(candidate, overall)
-    matches = (
-        match_across(base.groups, across) if across is not None else match_runs(base.groups, candidate.groups)
-    )
+    matches = match_across(base.groups, across) if across is not None else match_groups(base, candidate)
     known: dict[PairName, Aggregation] = {}
     for manifest in (*base.manifests, *candidate.manifests):
         known |= configured_aggregations(manifest)

@@ -39,6 +39,7 @@ from tasks.comparison.matching import (
     counterparts,
     groups_in,
     join,
+    match_runs,
     read_groups,
     result_key,
     row_keys,
@@ -439,6 +440,32 @@ def merged_run(name: str, runs: Mapping[str, ComparedRun]) -> ComparedRun:
         },
         unread={own: why for run in runs.values() for own, why in run.unread.items()},
     )
+
+
+def match_groups(base: ComparedRun, candidate: ComparedRun) -> list[Match]:
+    """As ``match_runs``; but where both nights were to have an evaluation, and it failed in one of them, no
+    other model or benchmark stands in for it."""
+    matches = match_runs(base.groups, candidate.groups)
+    return [
+        part
+        for match in matches
+        for part in (
+            (Match(match.base, None), Match(None, match.candidate))
+            if _stands_in(base, candidate, match)
+            else (match,)
+        )
+    ]
+
+
+def _stands_in(base: ComparedRun, candidate: ComparedRun, match: Match) -> bool:
+    if match.base is None or match.candidate is None:
+        return False
+    before, after = base.evaluation_of(match.base), candidate.evaluation_of(match.candidate)
+    same = (match.base.benchmark, match.base.facet(MODEL)) == (
+        match.candidate.benchmark,
+        match.candidate.facet(MODEL),
+    )
+    return not same and before != after and (before in candidate.evaluations or after in base.evaluations)
 
 
 def over_facets(run: ComparedRun, pairs: Collection[str]) -> ComparedRun:

@@ -28,7 +28,7 @@ from tasks.comparison.matching import (
     read_groups,
     result_key,
 )
-from tasks.comparison.runs import ComparedRun, changes, merged_run, over_facets, pooled_groups
+from tasks.comparison.runs import ComparedRun, changes, match_groups, merged_run, over_facets, pooled_groups
 from tasks.comparison.trends import flapping_items, trend
 
 KEY = GroupKey("sums", "strict", "exact_match", "mean", None, (("model_name", "demo"),))
@@ -481,6 +481,17 @@ def test_an_evaluation_whose_rows_of_the_baseline_can_not_be_read_is_inconclusiv
         said = verdicts.pop("b")
         assert said == (("inconclusive", "damaged") if base.unread else (None, "not in the baseline"))
         assert found.verdict == ("inconclusive" if base.unread else "pass")
+
+
+def test_two_nights_that_lack_one_evaluation_each_do_not_compare_what_is_left(tmp_path: Path) -> None:
+    one, other = (run(groups(tmp_path, items(9, 5), model_name=name)) for name in ("a", "b"))
+    base, tonight = merged_run("", {"a": one, "b": run({})}), merged_run("", {"a": run({}), "b": other})
+    (lost,), (new,) = one.groups, other.groups
+    assert match_groups(base, tonight) == [Match(lost, None), Match(None, new)]
+    assert match_groups(base, base) == [Match(lost, lost)]
+    # Checkpoints of one model are what two nights of one evaluation are about, whatever its name.
+    for name in ("a", "other"):
+        assert match_groups(merged_run("", {"a": one}), merged_run("", {name: other})) == [Match(lost, new)]
 
 
 @pytest.mark.parametrize("sides", [(None, 4), (4, None), (8, 4)])
