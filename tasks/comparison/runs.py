@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
 import numpy as np
 import pyarrow as pa
@@ -78,6 +78,8 @@ SCORING: Final = frozenset(
 """What decides how a score comes about, whatever the model answers."""
 CHOICE: Final = ("limit", "samples", "shuffle")
 """Which of the items were asked, as the command line chose them."""
+MAPPINGS: Final = ("config", "models", "versions")
+"""Parts of a manifest that are looked into by name."""
 SHOWN: Final = 120
 """Characters of a value that is shown."""
 
@@ -596,10 +598,20 @@ def _from_folder(name: str, folder: Path) -> ComparedRun:
             name,
             read_groups(items, str(items)),
             tuple(pq.read_table(results).to_pylist()) if results.is_file() else (),
-            json.loads(manifest.read_bytes()) if manifest.is_file() else {},
+            _manifest_in(manifest) if manifest.is_file() else {},
         )
-    except (pa.ArrowInvalid, OSError, json.JSONDecodeError) as error:
+    except (pa.ArrowInvalid, OSError, ValueError) as error:
         raise ComparisonError(f"'{name}': can't read the run's files: {error}") from error
+
+
+def _manifest_in(file: Path) -> Mapping[str, Any]:
+    document = json.loads(file.read_bytes())
+    parts = [document.get(key) or {} for key in MAPPINGS] if isinstance(document, Mapping) else [None]
+    if all(isinstance(part, Mapping) for part in parts):
+        parts = list((document.get("models") or {}).values())
+    if not all(isinstance(part, Mapping) for part in parts):
+        raise ComparisonError(f"{file} is no manifest of a run")
+    return cast(Mapping[str, Any], document)
 
 
 def recorded_run(run_id: str, store: Store) -> ComparedRun:

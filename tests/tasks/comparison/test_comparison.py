@@ -28,8 +28,17 @@ from tasks.comparison.matching import (
     read_groups,
     result_key,
 )
-from tasks.comparison.runs import ComparedRun, changes, match_groups, merged_run, over_facets, pooled_groups
+from tasks.comparison.runs import (
+    ComparedRun,
+    changes,
+    match_groups,
+    merged_run,
+    open_run,
+    over_facets,
+    pooled_groups,
+)
 from tasks.comparison.trends import flapping_items, trend
+from tasks.store.storage import Store
 
 KEY = GroupKey("sums", "strict", "exact_match", "mean", None, (("model_name", "demo"),))
 
@@ -674,6 +683,19 @@ def test_clusters_of_two_fields_cross(tmp_path: Path) -> None:
 
 def _ways(n: int) -> Any:
     return np.array([f"question {row // 8}\x1fprompt {row % 8}" for row in range(n)], dtype=object)
+
+
+@pytest.mark.parametrize(
+    "manifest", [[1], 1, {"config": 3}, {"models": [1]}, {"models": {"a": 1}}, {"versions": "1"}]
+)
+def test_a_folder_whose_manifest_is_none_is_refused_with_its_name(tmp_path: Path, manifest: Any) -> None:
+    rows = tmp_path / "rows"
+    rows.mkdir()
+    groups(rows, items(2, 1))
+    (rows / "0.parquet").rename(tmp_path / "items.parquet")
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(ComparisonError, match="is no manifest of a run"):
+        open_run(str(tmp_path), Store(str(tmp_path / "store")))
 
 
 def test_nights_that_share_alpha_take_a_part_of_it_for_regressions_only(tmp_path: Path) -> None:
