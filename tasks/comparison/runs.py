@@ -408,7 +408,7 @@ def _of_night(entry: NightEvaluation, store: Store) -> ComparedRun:
     except NightjarError as error:
         if not entry.ok:  # it failed before it had any: the night's record says why
             return ComparedRun(entry.run_id, {})
-        said = f"the baseline's {error}; python -m flows.store --repair mends what can be mended"
+        said = f"the baseline's {error}; python -m flows.store --repair repairs what it can"
         return ComparedRun(entry.run_id, {}, unread={entry.name: said})
 
 
