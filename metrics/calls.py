@@ -1,11 +1,11 @@
-"""Calls of tools against the calls that are right: names, and arguments by their JSON types.
+"""Calls of tools against the calls that are right: names, and arguments by their values.
 
-``tool_match`` decides as the checker of the Berkeley Function-Calling Leaderboard does (``ast_checker``, its
-Python categories), whose ground truths it takes as they are.
+A call in this project's form has its arguments' JSON values. Ground truths of the Berkeley Function-Calling
+Leaderboard are taken as they are, and decided as its checker does (``ast_checker``, its Python categories).
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -19,20 +19,34 @@ TYPES: Final[dict[str, type]] = {
 """What a value of a declared type is once it is read from JSON; BFCL's own names beside JSON Schema's."""
 LISTS: Final = ("array", "tuple")
 ABSENT: Final = ""
-"""Among the alternatives of a parameter: it may be left out."""
+"""Among BFCL's alternatives of a parameter: it may be left out."""
 _NEUTRAL: Final = re.compile(r"[ \,\.\/\-\_\*\^]")
 
 
 @dataclass(frozen=True)
 class ExpectedCall:
-    """A call that is right: the function, and for each parameter the values that are, ABSENT among them where
-    it may be left out."""
+    """A call that is right: the function, for each parameter the values that are, and which may be left
+    out."""
+
+    name: str
+    values: Mapping[str, Sequence[Any]]
+    optional: Collection[str]
+
+
+@dataclass(frozen=True)
+class BfclCall:
+    """A call that is right in BFCL's form: ABSENT is among the values where a parameter may be left out, and
+    values within an object are lists of alternatives, too."""
 
     name: str
     values: Mapping[str, Sequence[Any]]
 
 
-@metric("tool_match", source="bfcl-eval 2026.3.23, eval_checker/ast_eval/ast_checker.py (Python categories)")
+@metric(
+    "tool_match",
+    version=2,
+    source="bfcl-eval 2026.3.23, eval_checker/ast_eval/ast_checker.py (Python categories)",
+)
 def tool_match(
     references: Sequence[Any],
     predictions: Sequence[Any],
@@ -44,10 +58,11 @@ def tool_match(
 
     The references are the calls of one right answer, all of them due (none: nothing is to be called), or
     lists of calls, any of which is right. A call is ``{name, arguments}``, with ``alternatives: {parameter:
-    [further values]}`` and ``optional: [parameters]`` where there are any, or as in BFCL
-    ``{name: {parameter: [values, "" where it may be left out]}}``. Arguments are compared by the types that
-    the tools declare; text by its letters and digits, as there. ``ordered``: in this order. The calls are
-    those of the answer, or those in a prediction that a filter made a list of. ``error`` says what is wrong.
+    [further values]}`` and ``optional: [parameters]`` where there are any; its arguments are compared as JSON
+    values, 1 and 1.0 being one. Or it is as in BFCL ``{name: {parameter: [values, "" where it may be left
+    out]}}``, and compared by the types that the tools declare. Text is compared by its letters and digits,
+    as there. ``ordered``: in this order. The calls are those of the answer, or those in a prediction that a
+    filter made a list of. ``error`` says what is wrong.
     """
     calls = _made(predictions, answer)
     tools = _described(answer)
@@ -98,29 +113,23 @@ def _alternatives(references: Sequence[Any]) -> list[list[Any]]:
     return [list(references)]
 
 
-def _expected(calls: Sequence[Any]) -> list[ExpectedCall]:
+def _expected(calls: Sequence[Any]) -> list[ExpectedCall | BfclCall]:
     return [_expected_call(call) for call in calls]
 
 
-def _expected_call(call: Any) -> ExpectedCall:
+def _expected_call(call: Any) -> ExpectedCall | BfclCall:
     if not isinstance(call, Mapping) or not call:
         raise ValueError(f"a reference is {call!r:.80}; expected a call, {{name: …, arguments: {{…}}}}")
     if "name" not in call:
         name, values = next(iter(call.items()))
-        return ExpectedCall(
-            str(name), {key: _values(key, alternatives) for key, alternatives in values.items()}
-        )
+        return BfclCall(str(name), {key: _values(key, alternatives) for key, alternatives in values.items()})
     further, optional = call.get("alternatives") or {}, call.get("optional") or ()
     given = call.get("arguments") or {}
     values = {
-        key: [
-            *([given[key]] if key in given else []),
-            *further.get(key, ()),
-            *([ABSENT] if key in optional else []),
-        ]
+        key: [*([given[key]] if key in given else []), *further.get(key, ())]
         for key in dict.fromkeys([*given, *further, *optional])
     }
-    return ExpectedCall(str(call["name"]), values)
+    return ExpectedCall(str(call["name"]), values, optional)
 
 
 def _values(key: str, alternatives: Any) -> list[Any]:
@@ -132,7 +141,7 @@ def _values(key: str, alternatives: Any) -> list[Any]:
 
 
 def _wrong(
-    due: Sequence[ExpectedCall],
+    due: Sequence[ExpectedCall | BfclCall],
     made: Sequence[Mapping[str, Any]],
     tools: Mapping[str, Mapping[str, Any]],
     ordered: bool,
@@ -151,7 +160,7 @@ def _wrong(
 
 
 def _misfit(
-    expected: ExpectedCall, call: Mapping[str, Any], described: Mapping[str, Any] | None
+    expected: ExpectedCall | BfclCall, call: Mapping[str, Any], described: Mapping[str, Any] | None
 ) -> str | None:
     """Why a call is not the one expected; None: it is."""
     if call["name"] not in (expected.name, expected.name.replace(".", "_")):
@@ -159,20 +168,52 @@ def _misfit(
     arguments = call["arguments"]
     if not isinstance(arguments, Mapping):
         return f"the arguments of {expected.name} are no JSON object: {arguments!r:.80}"
+    if isinstance(expected, BfclCall):
+        return _bfcl_misfit(expected.values, arguments, described)
+    for name, value in arguments.items():
+        if name not in expected.values:
+            return f"{name} is not expected"
+        if not any(_same_json(value, right) for right in expected.values[name]):
+            return _other_value(name, value, expected.values[name])
+    return _missing(name for name in expected.values if name not in {*arguments, *expected.optional})
+
+
+def _bfcl_misfit(
+    expected: Mapping[str, Sequence[Any]], arguments: Mapping[str, Any], described: Mapping[str, Any] | None
+) -> str | None:
+    """Why arguments are none of those that BFCL's form of a call allows; None: they are."""
     declared = described.get("properties") if described else None
     for name in (described or {}).get("required") or ():
         if name not in arguments:
             return f"{name} is missing"
     for name, value in arguments.items():
-        if name not in expected.values or (declared is not None and name not in declared):
+        if name not in expected or (declared is not None and name not in declared):
             return f"{name} is not expected"
-        schema = declared[name] if declared is not None else _schema_of(expected.values[name])
-        if not _fits(value, expected.values[name], schema):
-            return f"{name} is {value!r:.80}, and expected is one of {list(expected.values[name])!r:.200}"
-    missing = [
-        name for name, values in expected.values.items() if name not in arguments and ABSENT not in values
-    ]
-    return f"{missing[0]} is missing" if missing else None
+        schema = declared[name] if declared is not None else _schema_of(expected[name])
+        if not _fits(value, expected[name], schema):
+            return _other_value(name, value, expected[name])
+    return _missing(
+        name for name, values in expected.items() if name not in arguments and ABSENT not in values
+    )
+
+
+def _other_value(name: str, value: Any, right: Sequence[Any]) -> str:
+    return f"{name} is {value!r:.80}, and expected is one of {list(right)!r:.200}"
+
+
+def _missing(names: Iterable[str]) -> str | None:
+    return next((f"{name} is missing" for name in names), None)
+
+
+def _same_json(value: Any, right: Any) -> bool:
+    """Whether two JSON values are one: numbers by their value, text by its letters and digits."""
+    if isinstance(value, Mapping) and isinstance(right, Mapping):
+        return value.keys() == right.keys() and all(_same_json(value[key], right[key]) for key in right)
+    if isinstance(value, list) and isinstance(right, list):
+        return len(value) == len(right) and all(map(_same_json, value, right))
+    if isinstance(value, bool) or isinstance(right, bool):
+        return value is right
+    return bool(_neutral(value) == _neutral(right))
 
 
 def _schema_of(values: Sequence[Any]) -> Mapping[str, Any]:

@@ -93,6 +93,62 @@ def test_each_way_to_be_right_or_wrong(references: Any, calls: Any, expected: fl
     assert judged(references, calls, functions) == expected
 
 
+VALUES: list[Any] = [
+    "", "a", 0, 1, 2.5, True, False, None, [], [""], [1, 2], [2.5, 1], [1, "a"], [[1, 2], []], [None], {},
+    {"a": 1}, {"a": ""}, {"a": None}, {"a": []}, {"a": [1, 2]}, {"a": {"b": 1}}, {"f": [{"b": 1}], "t": "x"},
+    [{"a": [1]}, {"a": "x"}],
+]  # fmt: skip
+TYPED = ("string", "integer", "number", "boolean", "array", "object", None)
+
+
+@pytest.mark.parametrize("kind", TYPED)
+def test_a_call_as_it_is_due_is_right_whatever_its_arguments_are(kind: str | None) -> None:
+    schema = {} if kind is None else {"type": kind}
+    items = {"items": {"type": "number"}} if kind == "array" else {}
+    functions = [{"name": "weather", "parameters": {"properties": {"x": {**schema, **items}}}}]
+    assert [value for value in VALUES if judged([call(x=value)], [call(x=value)], functions) != 1] == []
+
+
+def test_no_other_value_than_the_one_that_is_due_is_right() -> None:
+    right = [
+        (due, made)
+        for at, due in enumerate(VALUES)
+        for made in [*VALUES[:at], *VALUES[at + 1 :]]
+        if judged([call(x=due)], [call(x=made)], [{"name": "weather"}]) != 0
+    ]
+    assert right == []
+
+
+def test_numbers_of_one_value_are_equal_at_any_depth() -> None:
+    for functions in ([CITY], [{"name": "weather"}]):
+        assert judged([call(city="P", days=2)], [call(city="P", days=2.0)], functions) == 1
+        assert (
+            judged([call(where={"x": [1, 2.0]})], [call(where={"x": [1.0, 2]})], [{"name": "weather"}]) == 1
+        )
+        assert judged([call(where={"x": [1]})], [call(where={"x": [True]})], [{"name": "weather"}]) == 0
+
+
+def test_what_is_right_is_the_reference_s_word_whatever_the_tool_declares() -> None:
+    assert judged([call(note="a")], [call(note="a")]) == 1
+    assert judged([{**PARIS, "optional": ["city"]}], [call()]) == 1
+
+
+def test_an_empty_text_is_a_value_and_not_left_out() -> None:
+    assert judged([call(city="P", note="")], [call(city="P")], [{"name": "weather"}]) == 0
+    empty = {**call(city="P"), "alternatives": {"note": [""]}}
+    assert judged([empty], [call(city="P")], [{"name": "weather"}]) == 0
+    assert judged([empty], [call(city="P", note="")], [{"name": "weather"}]) == 1
+    left_out = {**empty, "optional": ["note"]}
+    assert judged([left_out], [call(city="P")], [{"name": "weather"}]) == 1
+
+
+def test_a_list_within_an_object_is_no_choice_of_values() -> None:
+    assert judged([call(where={"x": [1, 2]})], [call(where={"x": 1})], [{"name": "weather"}]) == 0
+    assert (
+        judged([{"weather": {"where": [{"x": [1, 2]}]}}], [call(where={"x": 1})], [{"name": "weather"}]) == 1
+    )
+
+
 def test_in_order_is_in_order() -> None:
     calls = [call(city="Rome"), call(city="Paris")]
     assert judged([PARIS, ROME], calls, ordered=True) == 0
