@@ -31,8 +31,8 @@ def read_grade(text: str, reading: Reading, cut: bool = False) -> Grade:
         found = read_number(text, reading.max, cut)
         return _scaled(_within(found, reading.min, reading.max, text), reading)
     if isinstance(reading, FieldReading):
-        return _read_field(text, reading)
-    return _read_pattern(text, reading)
+        return _read_field(text, reading, cut)
+    return _read_pattern(text, reading, cut)
 
 
 def read_choice(text: str, choices: Mapping[str, float], cut: bool = False) -> Grade:
@@ -60,24 +60,50 @@ def read_number(text: str, highest: float = math.inf, cut: bool = False) -> Grad
         return Grade(None, error=f"{why} in {_quoted(text)}")
 
 
-def _read_field(text: str, reading: FieldReading) -> Grade:
+def _read_field(text: str, reading: FieldReading, cut: bool) -> Grade:
+    """The field in the last object that has it. An object behind it that is broken, and may hold another
+    grade, leaves that one a draft."""
     found: Any = None
+    error = f"no JSON object with a field {reading.field!r}"
     path = reading.field.split(".")
-    for candidate in _objects(text):
+    for candidate, written in _objects(text):
         value: Any = candidate
         for key in path:
             value = value.get(key) if isinstance(value, Mapping) else None
-        found = value if value is not None else found
+        if value is not None:
+            found = value
+        elif candidate is None and found is not None:
+            if cut and text.endswith(written):
+                found, error = None, "the reply was cut off within a JSON object"
+            elif all(re.search(rf"(?<!\w){re.escape(key)}[\"']?\s*:", written) for key in path):
+                found, error = None, f"the last JSON object with a field {reading.field!r} is broken"
     if found is None:
-        return Grade(None, error=f"no JSON object with a field {reading.field!r} in {_quoted(text)}")
+        return Grade(None, error=f"{error} in {_quoted(text)}")
     return _from_value(found, reading, text)
 
 
-def _read_pattern(text: str, reading: PatternReading) -> Grade:
+def _read_pattern(text: str, reading: PatternReading, cut: bool) -> Grade:
     matches = list(re.finditer(reading.pattern, text))
     if not matches:
         return Grade(None, error=f"{reading.pattern!r} matches nothing in {_quoted(text)}")
-    return _from_value((matches[-1].group(reading.group) or "").strip(), reading, text)
+    said = (matches[-1].group(reading.group) or "").strip()
+    grade = _from_value(said, reading, text)
+    if not cut or grade.value is None:
+        return grade
+    further = (_read_pattern(text + more, reading, cut=False) for more in _continuations(said, reading))
+    if any(other.value is not None and other != grade for other in further):
+        return Grade(None, error=f"the reply was cut off behind {said}, which may have gone on")
+    return grade
+
+
+def _continuations(said: str, reading: PatternReading) -> Iterator[str]:
+    """What may have been to come of a grade that a limit cut: the rest of another label, or a digit."""
+    if reading.choices is None:
+        yield "0"  # the least that one more digit makes of a number
+        return
+    for label in reading.choices:
+        if label.casefold().startswith(said.casefold()):
+            yield label[len(said) :]
 
 
 def _from_value(value: Any, reading: FieldReading | PatternReading, text: str) -> Grade:
@@ -117,20 +143,24 @@ def _scaled(grade: Grade, reading: NumberReading) -> Grade:
     return Grade((grade.value - reading.min) / (reading.max - reading.min))
 
 
-def _objects(text: str) -> Iterator[Any]:
-    """Every JSON object in the text, those inside another one left to it, even where that one is broken."""
+def _objects(text: str) -> Iterator[tuple[Any, str]]:
+    """Every JSON object in the text, those inside another one left to it, even where that one is broken, and
+    as it is written. A broken one is None."""
     decoder, position = json.JSONDecoder(strict=False), text.find("{")  # line breaks may stand in a text
     while position >= 0:
         try:
             value, end = decoder.raw_decode(text, position)
-            yield value
+            yield value, text[position:end]
         except (ValueError, RecursionError):
-            end = _closing_brace(text, position) if _OBJECT.match(text, position) else position + 1
+            end = position + 1
+            if _OBJECT.match(text, position):
+                end = _closing_brace(text, position)
+                yield None, text[position:end]
         position = text.find("{", end)
 
 
-_OBJECT = re.compile(r"\{\s*(?:[\"']|\w+\s*:)")
-"""How an object begins, be it broken further on; other braces are the text's."""
+_OBJECT = re.compile(r"\{\s*(?:[\"']|\w+\s*:|\w*\Z)")
+"""How an object begins, be it broken further on, or cut off; other braces are the text's."""
 
 
 def _closing_brace(text: str, position: int) -> int:

@@ -28,6 +28,9 @@ ATTEMPTED = {"type": "choice", "choices": {"NOT": 0, "NOT ATTEMPTED": 0.5}}
 FIVE = {"type": "number", "min": 0, "max": 5}
 TURKISH = {"type": "choice", "choices": {"DOĞRU": 1, "YANLIŞ": 0}}
 PATTERN = {"type": "regex", "pattern": r"GRADE=(\w+)", "choices": {"A": 4, "B": 3}}
+PLUSES = {"type": "regex", "pattern": r"GRADE=(\S+)", "choices": {"A": 4, "A+": 5}}
+POINTS = {"type": "regex", "pattern": r"Score: (\d+)"}
+ONE_DIGIT = {"type": "regex", "pattern": r"Score: ([1-5])"}
 
 
 def grade(text, reading, cut=False):
@@ -56,6 +59,8 @@ def grade(text, reading, cut=False):
         ('{"grade": {"score": true}}', FIELD, 1),
         ('{"a": 1} then {"grade": {"score": 1}} and {"b": {}}', FIELD, 1),
         ('{broken} {"verdict": "Pass"}', LABEL, 1),
+        ('{"verdict": "fail",} {"verdict": "Pass"}', LABEL, 1),
+        ('{"verdict": "pass"} {"reason": "it says "x"",}', LABEL, 1),
         ("GRADE=A, no: GRADE=B", PATTERN, 3),
         # the English article is no label
         ("The result is a tie.", LETTERS, 0.5),
@@ -187,6 +192,10 @@ def test_grade_is_read(text, reading, value):
         ('{"clarity": {"score": 2}, "score": 9, "reason": "it says "x" here"}', OVERALL, "no JSON object"),
         ('{"clarity": {"score": 2}, "score": 9, "reason": "it', OVERALL, "no JSON object"),
         ('{clarity: {"score": 2}, score: 9}', OVERALL, "no JSON object"),
+        ('Draft: {"score": 3}\nFinal: {"score": 9,}', OVERALL, "'score' is broken"),
+        ('{"score": 3}\nFinal: {"score": 9, "reason": "the', OVERALL, "'score' is broken"),
+        ("{\"score\": 3}, no: {'score': 9}", OVERALL, "'score' is broken"),
+        ('{"grade": {"score": 3}} {"grade": {"score": 4,}}', FIELD, "'grade.score' is broken"),
     ],
 )
 def test_reply_that_cannot_be_read_is_no_grade_and_says_why(text, reading, message):
@@ -203,6 +212,11 @@ def test_reply_that_cannot_be_read_is_no_grade_and_says_why(text, reading, messa
         ("Score: 1", NUMBER),
         ("Grade: NOT", ATTEMPTED),
         ("NOT", ATTEMPTED),
+        ("Score: 1", POINTS),
+        ("Score: 1", POINTS | {"max": 10}),
+        ("GRADE=A", PLUSES),
+        ('{"score": 3}\nFinal: {"sco', OVERALL),
+        ('{"score": 3}\nFinal: {', OVERALL),
     ],
 )
 def test_reply_that_was_cut_off_has_settled_on_nothing(text, reading):
@@ -219,6 +233,13 @@ def test_reply_that_was_cut_off_has_settled_on_nothing(text, reading):
         ("Verdict: B. I say so since", LETTERS, 0),
         ("7", NUMBER, 7),
         ("[[7]] since", NUMBER, 7),
+        ("Score: 1 since", POINTS, 1),
+        ("Score: 7", POINTS | {"max": 10}, 7),
+        ("Score: 0", POINTS, 0),
+        ("Score: 1", ONE_DIGIT, 1),
+        ("GRADE=A", PATTERN, 4),
+        ("GRADE=A+", PLUSES, 5),
+        ('{"score": 7} for it says', OVERALL, 7),
     ],
 )
 def test_verdict_before_the_cut_counts(text, reading, value):
