@@ -1,7 +1,7 @@
 """The label that a judge's reply settles on, or why it settles on none."""
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -11,10 +11,20 @@ from scorers.judge.numbers import ENDS, NUMBER
 
 _DRESS: Final = " \t\r\n*_`\"'“”‘’()[]{}.:#<>"
 """What may stand around a label that is alone."""
-_ENDED: Final = re.compile(rf"[{MARKS}\])]*(?:[.!;。]|\Z|\n)")
+_END: Final = rf"[{MARKS}\])]*(?:[.!;。]|\Z|\n)"
+_ENDED: Final = re.compile(_END)
 """Behind a label: nothing more in its sentence."""
 _UNSETTLED: Final = re.compile(rf"[{MARKS}]*(?:[+/?]|-(?!\w))")
 """Behind a label: that it is half of another one (B+, A/B), or a question."""
+_SAME_LINE: Final = r"[ \t*_`\"'“”‘’\[\]()]*"
+_JOINS: Final = r"[<>=≈≠≤≥~|&→]+|\b(?:and|or|vs|versus|to|equals)\b\.?"
+"""Between two labels of which a reply names both."""
+_WORSE: Final = r"not|worse|weaker|inferior|wrong|equal(?:ly)?"
+_TAKEN_BACK: Final = re.compile(
+    rf"{_SAME_LINE}(?:lose[sd]?|lost|(?:is|was|does|did|would|could|can)"
+    rf"(?:n['’]t|not|(?:[ \t]+\w+){{0,2}}?[ \t]+(?:{_WORSE})))\b"
+)
+"""Behind a label: that it is the worse one, or not the verdict."""
 _NAMED: Final = re.compile(
     rf"\b(?:answer|response|assistant|option|candidate|choice|model|output)[{MARKS}(]+\Z", re.IGNORECASE
 )
@@ -33,25 +43,24 @@ def find_label(text: str, labels: Collection[str], cut: bool = False) -> str:
     In turn: the whole reply; the last label in double brackets; the last one behind a word for a verdict
     (``Grade: A``, ``the verdict is A``); the only one that begins the reply or is alone on its last line; the
     last one behind "the answer is" that ends its sentence; the only one that occurs as a word of its own, in
-    its own case, and is not denied. Of a reply that was ``cut`` the last rule does not count, nor does a
-    label that could have gone on.
+    its own case, and is not denied. A label that is joined to another one (``A < B``, ``A and B``) or taken
+    back (``A is worse``) settles nothing. Of a reply that was ``cut`` the last rule does not count, nor
+    does a label that could have gone on.
     """
     if whole := label_of(text.strip(_DRESS), labels):
         return _uncut(whole, labels, cut)
     patterns = _patterns(tuple(labels))
-    if bracketed := [
-        label for said in patterns.bracketed.finditer(text) if (label := label_of(said[1], labels))
-    ]:
-        return bracketed[-1]
+    if bracketed := [said for said in patterns.bracketed.finditer(text) if label_of(said[1], labels)]:
+        return _last_bracketed(bracketed, labels, patterns)
     if announced := [said for said in patterns.first.finditer(text) if not _is_word(said, labels)]:
-        return _settled(announced[-1], labels, cut)
+        return _settled(announced[-1], labels, patterns, cut)
     if other := patterns.other.search(text):
         raise Unsettled(f"{other[0].strip()!r} is none of the labels {', '.join(labels)}")
-    if alone := set(_alone(text, labels)):
+    if alone := set(_alone(text, labels, patterns)):
         return _single(alone)
     if answered := [said for said in patterns.second.finditer(text) if _ENDED.match(text, said.end(1))]:
         return _uncut(answered[-1][1], labels, cut and answered[-1].end() == len(text))
-    return _standing(text, labels, patterns.standing, cut)
+    return _standing(text, labels, patterns, cut)
 
 
 def label_of(said: str, labels: Collection[str]) -> str | None:
@@ -66,17 +75,26 @@ def label_of(said: str, labels: Collection[str]) -> str | None:
     return found[0] if len(found) == 1 else None
 
 
-def _settled(said: "re.Match[str]", labels: Collection[str], cut: bool) -> str:
+def _last_bracketed(
+    bracketed: "Sequence[re.Match[str]]", labels: Collection[str], patterns: "_Patterns"
+) -> str:
+    text, label = bracketed[-1].string, label_of(bracketed[-1][1], labels)
+    joined = any(patterns.joined.match(text, before.end()) for before in bracketed[-2:-1])
+    if label is None or joined or _in_doubt(bracketed[-1], labels, patterns):
+        raise Unsettled(f"{bracketed[-1][0]!r} can't be told without a guess")
+    return label
+
+
+def _settled(said: "re.Match[str]", labels: Collection[str], patterns: "_Patterns", cut: bool) -> str:
     """The label that was announced last; what is in doubt is not made up for by another one."""
     text, end = said.string, said.end(1)
     label = label_of(said[1], labels)
-    doubt = _UNSETTLED.match(text, end) or _alternative(text, end, labels)
-    if label is None or doubt or _is_doubtful(said):
+    if label is None or _in_doubt(said, labels, patterns) or _is_doubtful(said):
         raise Unsettled(f"{said[0].strip()!r} can't be told without a guess")
     return _uncut(label, labels, cut and end == len(text))
 
 
-def _alone(text: str, labels: Collection[str]) -> Iterator[str]:
+def _alone(text: str, labels: Collection[str], patterns: "_Patterns") -> Iterator[str]:
     """Labels that are alone on the first or last line, or are the reply's first word before a comma or
     point."""
     lines = text.strip().splitlines()
@@ -85,6 +103,8 @@ def _alone(text: str, labels: Collection[str]) -> Iterator[str]:
             yield label
     begun = re.match(rf"[{MARKS}]*(\w\w+(?:[ \t]\w+){{0,5}})[{MARKS}]*[,.!;–—]", text)
     if begun and (label := label_of(begun[1], labels)):
+        if _in_doubt(begun, labels, patterns):
+            raise Unsettled(f"{begun[1]!r} can't be told without a guess")
         yield label
 
 
@@ -94,15 +114,15 @@ def _single(found: Collection[str]) -> str:
     return next(iter(found))
 
 
-def _standing(text: str, labels: Collection[str], pattern: "re.Pattern[str]", cut: bool) -> str:
-    places = [said for said in pattern.finditer(text) if not _is_word(said, labels)]
+def _standing(text: str, labels: Collection[str], patterns: "_Patterns", cut: bool) -> str:
+    places = [said for said in patterns.standing.finditer(text) if not _is_word(said, labels)]
     named = {said[1] for said in places}
     if not named or (len(named) == 1 and all(_is_doubtful(said) for said in places)):
         raise Unsettled(f"none of the labels {', '.join(labels)}")
     label = _single(named)
     if any(_DENIED.search(text, max(0, said.start() - 80), said.start()) for said in places):
         raise Unsettled(f"label {label} is denied or weakened")
-    if any(_UNSETTLED.match(text, said.end(1)) for said in places):
+    if any(_in_doubt(said, labels, patterns) for said in places):
         raise Unsettled(f"label {label} can't be told without a guess")
     if cut:
         raise Unsettled("the reply was cut off before a label")
@@ -124,9 +144,14 @@ def _is_doubtful(said: "re.Match[str]") -> bool:
     return not named and may_be_word(said[1], said.string, said.end(1))
 
 
-def _alternative(text: str, end: int, labels: Collection[str]) -> bool:
-    found = re.compile(rf"[{MARKS}]*\bor\b[{MARKS}]*(\w+)").match(text, end)
-    return found is not None and label_of(found[1], labels) is not None
+def _in_doubt(said: "re.Match[str]", labels: Collection[str], patterns: "_Patterns") -> bool:
+    """Whether what follows a label makes it half of another one, names another one beside it, or takes it
+    back."""
+    text, end = said.string, said.end(1)
+    other = patterns.joined.match(text, end)
+    return bool(
+        _UNSETTLED.match(text, end) or (other and not _is_word(other, labels)) or _TAKEN_BACK.match(text, end)
+    )
 
 
 def _uncut(label: str, labels: Collection[str], cut: bool) -> str:
@@ -141,8 +166,10 @@ class _Patterns:
 
     def __init__(self, labels: Collection[str]) -> None:
         either = "|".join(_guarded(label) for label in sorted(labels, key=len, reverse=True))
-        word = rf"(?<!\w)({either})(?!\w)"
+        word = rf"(?<!\w)(?<!\w[-\u2010\u2011])({either})(?!\w|[-\u2010\u2011]\w)"
+        list_of = rf",(?:[ \t]*but\b)?(?={_SAME_LINE}(?:{either})(?:,|{_END}))"
         self.bracketed = re.compile(rf"\[\[\s*({either})\s*\]\]", re.IGNORECASE)
+        self.joined = re.compile(rf"{_SAME_LINE}(?:{_JOINS}|{list_of}){_SAME_LINE}{word}", re.IGNORECASE)
         self.first = re.compile(FIRST + word, re.IGNORECASE)
         self.other = re.compile(FIRST + _other(labels), re.IGNORECASE)
         self.second = re.compile(rf"(?i:{SECOND}){word}")

@@ -122,6 +122,17 @@ def grade(text, reading, cut=False):
         ('Here: {{"score": 5}}', OVERALL, 5),
         ('I use {curly} and {odd braces. {"score": 5}', OVERALL, 5),
         ("Verdict: yanl\u0131\u015f", TURKISH, 0),
+        # another label in the sentence that is not joined to the announced one
+        ("Verdict: tie between A and B", LETTERS, 0.5),
+        ("Verdict: tie, A and B are equally good", LETTERS, 0.5),
+        ("Verdict: A, B is verbose", LETTERS, 1),
+        ("Verdict: A (but B is close)", LETTERS, 1),
+        ("[[A]] would be wrong; my verdict: [[B]]", LETTERS, 0),
+        ("Verdict: B to a large degree", LETTERS, 0),
+        ("Verdict: INCORRECT because it is not CORRECT", VERDICT, 0),
+        ("INCORRECT, not CORRECT", VERDICT, 0),
+        ("Yes, no doubt", TITLES, 1),
+        ("I need no tie-breaker: Answer B", LETTERS, 0),
     ],
 )
 def test_grade_is_read(text, reading, value):
@@ -196,12 +207,53 @@ def test_grade_is_read(text, reading, value):
         ('{"score": 3}\nFinal: {"score": 9, "reason": "the', OVERALL, "'score' is broken"),
         ("{\"score\": 3}, no: {'score': 9}", OVERALL, "'score' is broken"),
         ('{"grade": {"score": 3}} {"grade": {"score": 4,}}', FIELD, "'grade.score' is broken"),
+        ("Grade: CORRECT | INCORRECT", VERDICT, "can't be told without a guess"),
+        ("Grade: [CORRECT|INCORRECT]", VERDICT, "can't be told without a guess"),
+        ("Grade: CORRECT, INCORRECT", VERDICT, "can't be told without a guess"),
+        ("Grade: CORRECT \u2192 INCORRECT", VERDICT, "can't be told without a guess"),
+        ("Verdict: IN-CORRECT", VERDICT, "none of the labels"),
+        ("Verdict: CORRECT-ish", VERDICT, "none of the labels"),
+        ("Grade: CORRECT would be wrong", VERDICT, "can't be told without a guess"),
+        ("Score: 2 or 3", DIGITS, "can't be told without a guess"),
+        ("Score: 2, 3", DIGITS, "can't be told without a guess"),
+        ("[[A]] or [[B]]", LETTERS, "'[[B]]' can't be told without a guess"),
+        ("The verdict is yes and no", SMALL, "can't be told without a guess"),
+        ("Verdict: yes, but no", SMALL, "can't be told without a guess"),
+        ("no, yes", SMALL, "can't be told without a guess"),
+        ("Yes and no.", TITLES, "can't be told without a guess"),
     ],
 )
 def test_reply_that_cannot_be_read_is_no_grade_and_says_why(text, reading, message):
     found = grade(text, reading)
     assert found.value is None
     assert message in found.error
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "A < B",
+        "A > B",
+        "A<B",
+        "B>A",
+        "A = B",
+        "A == B",
+        "A \u2248 B",
+        "A|B",
+        "A & B",
+        "**A**, **B**",
+        "A,B",
+        "A and B",
+        "A and B are equally good",
+        "A vs. B",
+        "A is worse",
+        "A is slightly worse than B",
+        "A loses to B",
+        "A is not the winner",
+    ],
+)
+def test_verdict_that_joins_another_label_or_is_taken_back_is_none(said):
+    assert "can't be told without a guess" in grade(f"Verdict: {said}", LETTERS).error
 
 
 @pytest.mark.parametrize(
