@@ -6,7 +6,15 @@ from functools import lru_cache
 from typing import Final
 
 from scorers.articles import may_be_word, next_word
-from scorers.judge.announced import FIRST, MARKS, SECOND, Unsettled
+from scorers.judge.announced import (
+    FIRST,
+    MARKS,
+    SECOND,
+    Unsettled,
+    begins_as_refusal,
+    is_denied_announcement,
+    is_weakened,
+)
 from scorers.judge.numbers import ENDS, NUMBER
 
 _DRESS: Final = " \t\r\n*_`\"'“”‘’()[]{}.:#<>"
@@ -29,12 +37,9 @@ _NAMED: Final = re.compile(
     rf"\b(?:answer|response|assistant|option|candidate|choice|model|output)[{MARKS}(]+\Z", re.IGNORECASE
 )
 """Before an A: then it is no article."""
-_DENIED: Final = re.compile(
-    r"(?:\b(?:not|never|neither|nor|no(?!\s+doubt)|cannot|partially|partly|mostly|hardly|barely|nearly|almost)"
-    r"|n['’]t)(?:[ \t*_`\"']+\w+){0,3}[ \t*_`\"']+\Z",
-    re.IGNORECASE,
-)
-"""Before a label: what takes back or weakens what is said of it, with up to three words between."""
+_ATTRIBUTE: Final = re.compile(r"[ \t]+(?!(?:because|since|and|it|this|the)\b)\w")
+"""Behind an ordinary word: the word that it belongs to, as in "no mistakes"."""
+_BEGINS: Final = re.compile(rf"(?:\A|[.!?:;\n])[{MARKS}]*\Z")
 
 
 def find_label(text: str, labels: Collection[str], cut: bool = False) -> str:
@@ -44,8 +49,9 @@ def find_label(text: str, labels: Collection[str], cut: bool = False) -> str:
     (``Grade: A``, ``the verdict is A``); the only one that begins the reply or is alone on its last line; the
     last one behind "the answer is" that ends its sentence; the only one that occurs as a word of its own, in
     its own case, and is not denied. A label that is joined to another one (``A < B``, ``A and B``) or taken
-    back (``A is worse``) settles nothing. Of a reply that was ``cut`` the last rule does not count, nor
-    does a label that could have gone on.
+    back (``A is worse``) settles nothing, nor does one that the sentence has as an ordinary word (``no
+    mistakes``). Of a reply that was ``cut`` the last rule does not count, nor does a label that could have
+    gone on.
     """
     if whole := label_of(text.strip(_DRESS), labels):
         return _uncut(whole, labels, cut)
@@ -89,7 +95,8 @@ def _settled(said: "re.Match[str]", labels: Collection[str], patterns: "_Pattern
     """The label that was announced last; what is in doubt is not made up for by another one."""
     text, end = said.string, said.end(1)
     label = label_of(said[1], labels)
-    if label is None or _in_doubt(said, labels, patterns) or _is_doubtful(said):
+    doubtful = _is_doubtful(said) or is_denied_announcement(said)
+    if label is None or doubtful or _in_doubt(said, labels, patterns):
         raise Unsettled(f"{said[0].strip()!r} can't be told without a guess")
     return _uncut(label, labels, cut and end == len(text))
 
@@ -117,10 +124,12 @@ def _single(found: Collection[str]) -> str:
 def _standing(text: str, labels: Collection[str], patterns: "_Patterns", cut: bool) -> str:
     places = [said for said in patterns.standing.finditer(text) if not _is_word(said, labels)]
     named = {said[1] for said in places}
-    if not named or (len(named) == 1 and all(_is_doubtful(said) for said in places)):
+    if not named or (len(named) == 1 and all(_is_doubtful(said) or _is_ordinary(said) for said in places)):
         raise Unsettled(f"none of the labels {', '.join(labels)}")
     label = _single(named)
-    if any(_DENIED.search(text, max(0, said.start() - 80), said.start()) for said in places):
+    if begins_as_refusal(text):
+        raise Unsettled("the reply refuses")
+    if any(is_weakened(text, said.start()) for said in places):
         raise Unsettled(f"label {label} is denied or weakened")
     if any(_in_doubt(said, labels, patterns) for said in places):
         raise Unsettled(f"label {label} can't be told without a guess")
@@ -142,6 +151,15 @@ def _is_doubtful(said: "re.Match[str]") -> bool:
     """Whether an A, or an I, may be a word of the sentence."""
     named = _NAMED.search(said.string, max(0, said.start(1) - 40), said.start(1))
     return not named and may_be_word(said[1], said.string, said.end(1))
+
+
+def _is_ordinary(said: "re.Match[str]") -> bool:
+    """Whether a label is an ordinary word, by its small letters, and belongs to the next one: "no
+    mistakes"."""
+    label, start = said[1], said.start(1)
+    begins = _BEGINS.search(said.string, max(0, start - 40), start)
+    ordinary = len(label) > 1 and (label.islower() or (label.istitle() and begins is not None))
+    return ordinary and _ATTRIBUTE.match(said.string, said.end(1)) is not None
 
 
 def _in_doubt(said: "re.Match[str]", labels: Collection[str], patterns: "_Patterns") -> bool:

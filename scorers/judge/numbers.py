@@ -4,7 +4,14 @@ import math
 import re
 from typing import Final
 
-from scorers.judge.announced import FIRST, SECOND, Unsettled
+from scorers.judge.announced import (
+    FIRST,
+    SECOND,
+    Unsettled,
+    begins_as_refusal,
+    is_denied,
+    is_denied_announcement,
+)
 
 NUMBER: Final = r"[-+\u2212\u2013]?(?:\d+(?:\.\d+)?|\.\d+)"
 _RANGE: Final = r"[-\u2012-\u2015]\d|\s*[-\u2012-\u2015]\s*\d[\d.]*\s*(?:[,.;)\]*]|\Z|\n)"
@@ -35,19 +42,29 @@ def find_number(text: str, highest: float = math.inf, cut: bool = False) -> floa
         return _read(bracketed[-1], text, highest, cut)
     for announcement in _ANNOUNCED:
         if announced := list(announcement.finditer(text)):
+            if is_denied_announcement(announced[-1]):
+                raise Unsettled("the number is denied or weakened")
             # What is announced and can't be read is not made up for by another number.
             return _read(_HERE.match(text, announced[-1].end()), text, highest, cut)
     fractions = list(_FRACTION.finditer(text))
     if fractions:
         fitting = [one for one in fractions if float(one[2]) == highest]
-        return _read((fitting or fractions)[-1], text, highest, cut)
+        return _read(_undenied((fitting or fractions)[-1]), text, highest, cut)
     numbers = {number[0]: number for number in _ANY.finditer(text)}
     if len(numbers) != 1:
         raise Unsettled("several numbers" if numbers else "no number")
     if cut:
         raise Unsettled("the reply was cut off before a grade")
-    (only,) = numbers.values()
+    if begins_as_refusal(text):
+        raise Unsettled("the reply refuses")
+    only = _undenied(next(iter(numbers.values())))
     return _read(_HERE.match(text, only.start()), text, highest, cut)
+
+
+def _undenied(number: "re.Match[str]") -> "re.Match[str]":
+    if is_denied(number.string, number.start()):
+        raise Unsettled("the number is denied or weakened")
+    return number
 
 
 def _read(place: "re.Match[str] | None", text: str, highest: float, cut: bool) -> float:
