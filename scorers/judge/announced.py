@@ -7,6 +7,9 @@ from metrics.text.refusal import refuses
 
 MARKS: Final = r"\s*_`\"'“”‘’"
 """White space, and what emphasises or quotes a word, inside a class of characters."""
+SAME_LINE: Final = r"[ \t*_`\"'“”‘’\[\]()]*"
+JOINS: Final = r"-*[<>=≈≠≤≥~|&→]+|\b(?:and|or|vs|versus|to|equals)\b\.?"
+"""Between two verdicts of which a reply names both."""
 _AFTER: Final = rf"(?:\s*\([^()\n]{{0,20}}\))?[{MARKS}]*(?:[:：=]|is\b)[{MARKS}(\[]*"
 _VERDICTS: Final = r"grade|verdict|rating|score|judge?ment|decision|winner"
 _OTHERS: Final = r"answer|choice|result"

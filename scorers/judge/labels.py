@@ -8,14 +8,16 @@ from typing import Final
 from scorers.articles import may_be_word, next_word
 from scorers.judge.announced import (
     FIRST,
+    JOINS,
     MARKS,
+    SAME_LINE,
     SECOND,
     Unsettled,
     begins_as_refusal,
     is_denied_announcement,
     is_weakened,
 )
-from scorers.judge.numbers import ENDS, NUMBER
+from scorers.judge.numbers import ENDS, NUMBER, is_bound, numbers_a_list
 
 _DRESS: Final = " \t\r\n*_`\"'“”‘’()[]{}.:#<>"
 """What may stand around a label that is alone."""
@@ -24,12 +26,9 @@ _ENDED: Final = re.compile(_END)
 """Behind a label: nothing more in its sentence."""
 _UNSETTLED: Final = re.compile(rf"[{MARKS}]*(?:[+/?]|-(?!\w))")
 """Behind a label: that it is half of another one (B+, A/B), or a question."""
-_SAME_LINE: Final = r"[ \t*_`\"'“”‘’\[\]()]*"
-_JOINS: Final = r"[<>=≈≠≤≥~|&→]+|\b(?:and|or|vs|versus|to|equals)\b\.?"
-"""Between two labels of which a reply names both."""
 _WORSE: Final = r"not|worse|weaker|inferior|wrong|equal(?:ly)?"
 _TAKEN_BACK: Final = re.compile(
-    rf"{_SAME_LINE}(?:lose[sd]?|lost|(?:is|was|does|did|would|could|can)"
+    rf"{SAME_LINE}(?:lose[sd]?|lost|(?:is|was|does|did|would|could|can)"
     rf"(?:n['’]t|not|(?:[ \t]+\w+){{0,2}}?[ \t]+(?:{_WORSE})))\b"
 )
 """Behind a label: that it is the worse one, or not the verdict."""
@@ -95,7 +94,7 @@ def _settled(said: "re.Match[str]", labels: Collection[str], patterns: "_Pattern
     """The label that was announced last; what is in doubt is not made up for by another one."""
     text, end = said.string, said.end(1)
     label = label_of(said[1], labels)
-    doubtful = _is_doubtful(said) or is_denied_announcement(said)
+    doubtful = _is_doubtful(said) or is_denied_announcement(said) or numbers_a_list(text, said.start(1), end)
     if label is None or doubtful or _in_doubt(said, labels, patterns):
         raise Unsettled(f"{said[0].strip()!r} can't be told without a guess")
     return _uncut(label, labels, cut and end == len(text))
@@ -131,7 +130,8 @@ def _standing(text: str, labels: Collection[str], patterns: "_Patterns", cut: bo
         raise Unsettled("the reply refuses")
     if any(is_weakened(text, said.start()) for said in places):
         raise Unsettled(f"label {label} is denied or weakened")
-    if any(_in_doubt(said, labels, patterns) for said in places):
+    bound = re.fullmatch(NUMBER, label) and any(is_bound(text, said.start(1)) for said in places)
+    if bound or any(_in_doubt(said, labels, patterns) for said in places):
         raise Unsettled(f"label {label} can't be told without a guess")
     if cut:
         raise Unsettled("the reply was cut off before a label")
@@ -185,9 +185,9 @@ class _Patterns:
     def __init__(self, labels: Collection[str]) -> None:
         either = "|".join(_guarded(label) for label in sorted(labels, key=len, reverse=True))
         word = rf"(?<!\w)(?<!\w[-\u2010\u2011])({either})(?!\w|[-\u2010\u2011]\w)"
-        list_of = rf",(?:[ \t]*but\b)?(?={_SAME_LINE}(?:{either})(?:,|{_END}))"
+        list_of = rf",(?:[ \t]*but\b)?(?={SAME_LINE}(?:{either})(?:,|{_END}))"
         self.bracketed = re.compile(rf"\[\[\s*({either})\s*\]\]", re.IGNORECASE)
-        self.joined = re.compile(rf"{_SAME_LINE}(?:{_JOINS}|{list_of}){_SAME_LINE}{word}", re.IGNORECASE)
+        self.joined = re.compile(rf"{SAME_LINE}(?:{JOINS}|{list_of}){SAME_LINE}{word}", re.IGNORECASE)
         self.first = re.compile(FIRST + word, re.IGNORECASE)
         self.other = re.compile(FIRST + _other(labels), re.IGNORECASE)
         self.second = re.compile(rf"(?i:{SECOND}){word}")

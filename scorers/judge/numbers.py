@@ -2,10 +2,13 @@
 
 import math
 import re
+from collections.abc import Sequence
 from typing import Final
 
 from scorers.judge.announced import (
     FIRST,
+    JOINS,
+    SAME_LINE,
     SECOND,
     Unsettled,
     begins_as_refusal,
@@ -24,6 +27,19 @@ _FRACTION: Final = re.compile(rf"(?<![\w.,/])({NUMBER}){_OUT_OF.format(of='')}{E
 _BEGINS: Final = r"(?=[-+\u2212\u2013]?\.?\d)"
 _ANNOUNCED: Final = tuple(re.compile(heads + _BEGINS, re.IGNORECASE) for heads in (FIRST, SECOND))
 _ANY: Final = re.compile(r"(?<![A-Za-z0-9_.,])[-+\u2212\u2013]?\.?\d(?:[\d.,]*\d)?")
+_BRIEFLY: Final = r"(?:[ \t]*\([^()\n]{0,20}\))?"
+_JOINED: Final = re.compile(
+    rf"{_BRIEFLY}{SAME_LINE}(?:(?:{JOINS}|[+×]|[-\u2212\u2013][ \t]*\d[^=\n]{{0,40}}=){SAME_LINE}"
+    rf"|(?:,[ \t]*(?!of\b|max)(?:\w+[ \t]+)?|→[ \t]*(?:\w+[ \t]+){{0,2}})"
+    rf"(?={SAME_LINE}{NUMBER}{SAME_LINE}(?:[.!;(]|\Z|\n)){SAME_LINE})({NUMBER})(?!\d)",
+    re.IGNORECASE,
+)
+"""Behind a number: another one that it is joined to, in a sum or a list, or corrected to."""
+_LISTED: Final = re.compile(r"[.)]\s+[^\W\d](?s:.*?)\d")
+_BOUND: Final = re.compile(
+    rf"(?:(?<![\w\"'])[<>≤≥≠]|\b(?:than|least|most|above|below|under|over)\b){SAME_LINE}\Z", re.IGNORECASE
+)
+"""Before a number: that it is not the grade, but a limit of it; the end of a tag is none."""
 _DRESS: Final = " \t\r\n*_`\"'()[]{}:#<>"
 
 
@@ -32,22 +48,29 @@ def find_number(text: str, highest: float = math.inf, cut: bool = False) -> floa
 
     In turn: the whole reply; the last number in double brackets; the last announced (``score: 7``); a
     fraction's upper part (``7/10``); the only number there is. What a fraction is out of has to be the
-    ``highest`` grade where that is finite. Of a reply that was ``cut`` the last does not count, nor does one
-    that another digit would leave within the range.
+    ``highest`` grade where that is finite. A number that is joined to another one (``7 or 8``, ``3 + 4 = 7``)
+    is none. Of a reply that was ``cut`` the last does not count, nor does one that another digit would leave
+    within the range.
     """
     whole = text.strip(_DRESS).rstrip(".")
     if re.fullmatch(NUMBER, whole):
         return _uncut(_value(whole), highest, cut)
     if bracketed := list(_BRACKETED.finditer(text)):
+        _refuse_joined(bracketed[-2:], text)
         return _read(bracketed[-1], text, highest, cut)
     for announcement in _ANNOUNCED:
         if announced := list(announcement.finditer(text)):
             if is_denied_announcement(announced[-1]):
                 raise Unsettled("the number is denied or weakened")
             # What is announced and can't be read is not made up for by another number.
-            return _read(_HERE.match(text, announced[-1].end()), text, highest, cut)
+            here = _HERE.match(text, announced[-1].end())
+            if here and numbers_a_list(text, here.start(1), here.end(1)):
+                raise Unsettled("only the number of a list")
+            _refuse_joined([here] if here else [], text)
+            return _read(here, text, highest, cut)
     fractions = list(_FRACTION.finditer(text))
     if fractions:
+        _refuse_joined(fractions, text)
         fitting = [one for one in fractions if float(one[2]) == highest]
         return _read(_undenied((fitting or fractions)[-1]), text, highest, cut)
     numbers = {number[0]: number for number in _ANY.finditer(text)}
@@ -61,7 +84,25 @@ def find_number(text: str, highest: float = math.inf, cut: bool = False) -> floa
     return _read(_HERE.match(text, only.start()), text, highest, cut)
 
 
+def numbers_a_list(text: str, start: int, end: int) -> bool:
+    """Whether a number begins a line as that of a list, and more numbers follow: "1. Accuracy: 9"."""
+    begins = text.rfind("\n", 0, start) + 1
+    return begins > 0 and not text[begins:start].strip() and _LISTED.match(text, end) is not None
+
+
+def is_bound(text: str, start: int) -> bool:
+    """Whether the words before a number make it a limit of the grade: "less than 3"."""
+    return _BOUND.search(text, max(0, start - 40), start) is not None
+
+
+def _refuse_joined(places: "Sequence[re.Match[str]]", text: str) -> None:
+    if any(_JOINED.match(text, place.end()) for place in places):
+        raise Unsettled("several numbers")
+
+
 def _undenied(number: "re.Match[str]") -> "re.Match[str]":
+    if is_bound(number.string, number.start()):
+        raise Unsettled("only a bound")
     if is_denied(number.string, number.start()):
         raise Unsettled("the number is denied or weakened")
     return number
