@@ -30,6 +30,7 @@ SPREAD_OF_EFFECTS = 10.0
 looks at nothing else, whose effect would be infinite."""
 FEW_ITEMS = 20
 TIES_ALONE = "its games were ties, of which nothing tells strengths apart"
+NO_SPREAD = "its games say the same on every item: there is no interval"
 HELD_BY_TIES = "its losses and wins go one way and only ties hold it to the others: no strength is too large"
 _STEPS = 100
 _FLIPS = 10_000
@@ -86,8 +87,9 @@ class Estimated:
 class Rated:
     """What the games say of one model.
 
-    ``strength`` is its log strength, those of all rated models adding up to 0; None where ``doubt`` says why
-    no number does it justice. The model's rank is one from ``best`` to ``worst`` (1 is the strongest).
+    ``strength`` is its log strength, those of all rated models adding up to 0; None where no number does it
+    justice. ``doubt`` says why there is none, or no interval. The model's rank is one from ``best`` to
+    ``worst`` (1 is the strongest).
     """
 
     strength: Estimated | None
@@ -142,7 +144,8 @@ def rate(games: Games, n: int, options: StatisticsConfig) -> Ratings:
             continue
         strength = fitted.estimated(place[model])
         better, worse = fitted.apart(place[model])
-        models.append(Rated(strength, 1 + better, n - worse, wins, ties, losses))
+        said = None if fitted.spreads(place[model]) else NO_SPREAD
+        models.append(Rated(strength, 1 + better, n - worse, wins, ties, losses, said))
     if fitted is None or own is None:
         return Ratings(tuple(models), None, None, None)
     units = len(np.unique(own.item))
@@ -444,7 +447,7 @@ class _Fitted:
         return cls(design, games, found, draws_of, len(items), options.ci_level)
 
     def estimated(self, place: int) -> Estimated:
-        """A parameter with its error bar: Student's quantile of the draws' spread."""
+        """A parameter with its error bar: Student's quantile of the draws' spread, if they have one."""
         value = float(self.found[place])
         if len(self.draws) < 2:
             return Estimated(value)
@@ -452,9 +455,18 @@ class _Fitted:
         reach = student_quantile(self.level, self.units - 1) * stderr
         return Estimated(value, stderr, value - reach, value + reach)
 
+    def spreads(self, place: int) -> bool:
+        """Whether the draws of a parameter differ; True without draws."""
+        return len(self.draws) < 2 or not math.isnan(self._spread(self.draws[:, place]))
+
     def _spread(self, column: Floats) -> float:
-        """Of draws: weights that add up to the number of items vary by (n − 1)/n too little."""
-        return float(column.std(ddof=1) * math.sqrt(self.units / (self.units - 1)))
+        """Of draws: weights that add up to the number of items vary by (n − 1)/n too little.
+
+        NaN where draws differ by no more than the fit errs: games that say the same on every item, or cancel
+        out there, have the same strengths whatever the weights, and how sure these are nobody knows.
+        """
+        spread = float(column.std(ddof=1) * math.sqrt(self.units / (self.units - 1)))
+        return spread if spread > _TOLERANCE else math.nan
 
     def apart(self, place: int) -> tuple[int, int]:
         """How many models are surely stronger than one, and how many surely weaker: at the level for all of
@@ -465,9 +477,7 @@ class _Fitted:
         apart = self.found[others] - self.found[place]
         drawn = self.draws[:, others] - self.draws[:, [place]]
         spread = np.array([self._spread(column) for column in drawn.T])
-        with np.errstate(divide="ignore", invalid="ignore"):
-            ratios = np.abs(drawn - apart) / spread
-        largest = np.nan_to_num(ratios).max(axis=1)
+        largest = np.nan_to_num(np.abs(drawn - apart) / spread).max(axis=1)
         # Student's share of the normal quantile, as in the intervals.
         few = student_quantile(self.level, self.units - 1) / normal_quantile(self.level)
         reach = float(np.quantile(largest, self.level)) * few * spread

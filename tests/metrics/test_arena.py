@@ -216,6 +216,43 @@ def test_place_that_decides_everything_is_no_strength(place: str) -> None:
     assert p_value < 0.001
 
 
+def test_games_that_cancel_out_on_every_item_have_no_interval_but_a_sentence() -> None:
+    # The answer shown first wins on nine items, the one shown second on three.
+    found = rate(games_of([(a, 1 - a, item < 9, item) for item in range(30) for a in (0, 1)]), 2, OPTIONS)
+    assert strengths(found) == pytest.approx([0.0, 0.0], abs=1e-9)
+    for model in found.models:
+        assert model.strength is not None
+        assert np.isnan([model.strength.stderr, model.strength.low, model.strength.high]).all()
+        assert (model.best, model.worst) == (1, 2)
+    assert doubts(found) == ["its games say the same on every item: there is no interval"] * 2
+    assert found.position is not None
+    assert found.position.low < found.position.value < found.position.high
+
+
+def test_games_that_are_alike_on_every_item_order_no_models() -> None:
+    outcomes = ((0, 1, 1), (0, 1, 1), (0, 1, 0))
+    rows = [(*pair, item) for item in range(30) for pair in outcomes]
+    found = rate(games_of(rows, placed=False), 2, OPTIONS)
+    assert strengths(found) == pytest.approx([np.log(2) / 2, -np.log(2) / 2], abs=1e-6)
+    assert all(model.strength is not None and np.isnan(model.strength.low) for model in found.models)
+    assert [(model.best, model.worst) for model in found.models] == [(1, 2), (1, 2)]
+
+
+def test_interval_is_missing_only_for_the_model_whose_games_cancel_out() -> None:
+    rows = [(0, 1, item < 24, item) for item in range(30)]
+    rows += [(*pair, 1, item) for item in range(30) for pair in ((0, 2), (2, 0), (1, 2), (2, 1))]
+    first, second, third = rate(games_of(rows, placed=False), 3, OPTIONS).models
+    assert first.strength is not None
+    assert second.strength is not None
+    assert third.strength is not None
+    assert first.strength.low < first.strength.value < first.strength.high
+    assert second.strength.low < second.strength.value < second.strength.high
+    assert third.strength.value == pytest.approx(0.0, abs=1e-9)
+    assert np.isnan(third.strength.low)
+    assert [first.doubt, second.doubt] == [None, None]
+    assert (third.best, third.worst) == (2, 2)
+
+
 def test_model_that_was_always_shown_first_may_have_won_by_itself() -> None:
     found = rate(games_of([(0, 1, 1.0, item) for item in range(20)]), 2, OPTIONS)
     assert doubts(found)[0] == "it won all of its 20 games: no strength is too large"
