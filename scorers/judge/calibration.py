@@ -339,6 +339,15 @@ class Calibration:
             "the interval is a rough guide; more human verdicts or a better judge would do"
         )
 
+    def misfit(self, rate: float) -> str:
+        """Says that no true rate explains a judged one: the judge errs on the items otherwise than on the
+        calibration."""
+        given, low, high = (f"{100 * one:.3g} %" for one in (rate, 1 - self.specificity, self.sensitivity))
+        return (
+            f"the judge accepts {given} of the answers, where its sensitivity and specificity allow {low} to "
+            f"{high}: the calibration does not fit these answers"
+        )
+
     def corrected(self, rate: Floats | float) -> Floats:
         """The true rate behind a judged one, within 0 and 1; NaN where ``doubt`` says why."""
         if self.doubt:
@@ -378,7 +387,8 @@ def corrected_estimate(
 
     Source: Lee et al. 2025, How to Correctly Report LLM-as-a-Judge Evaluations (arXiv 2511.21140), after Lang
     and Reiczigel 2014: smoothed proportions, a delta-method standard error and a shift towards the middle.
-    Clustered or averaged verdicts enter with their effective number of items.
+    Clustered or averaged verdicts enter with their effective number of items. Where that interval lies beyond
+    0 or 1 as a whole, no true rate explains the judged one: there is none, and a sentence.
     """
     n = len(positives)
     if not n or calibration.doubt:
@@ -398,7 +408,11 @@ def corrected_estimate(
     shift = 2 * z * z * (theta * noise1 - (1 - theta) * noise0)
     variance = p * (1 - p) / n_p + (1 - theta) ** 2 * noise0 + theta**2 * noise1
     stderr = variance**0.5 / (q0 + q1 - 1)
-    low, high = (min(max(theta + shift + side * z * stderr, 0.0), 1.0) for side in (-1, 1))
+    if (value == 1 and theta + shift - z * stderr >= 1) or (value == 0 and theta + shift + z * stderr <= 0):
+        return Estimate(value, np.nan, "none", np.nan, np.nan, n, calibration.misfit(rate))
+    # A rate that chance took beyond 0 or 1 would leave a sliver of its interval there.
+    middle = min(max(theta, 0.0), 1.0) + shift
+    low, high = (min(max(middle + side * z * stderr, 0.0), 1.0) for side in (-1, 1))
     return Estimate(value, stderr, CALIBRATED, min(low, value), max(high, value), n, few)
 
 

@@ -24,7 +24,7 @@ from metrics.statistics.formulas import Sampled, influences
 from metrics.statistics.intervals import Shape, normal_quantile
 from metrics.statistics.power import POWER, shift_mde
 from metrics.types import Floats, Ints
-from scorers.judge.calibration import CORRECTED_RATE, Calibration, Labelled
+from scorers.judge.calibration import CORRECTED_RATE, Calibration, Labelled, corrected_estimate
 
 SHARED = (
     "both runs share one calibration: the difference is that of the judge's grades over its response to "
@@ -87,6 +87,13 @@ class Correction:
             f"both runs share one calibration, whose {self.by.people} answers can't tell whether the judge's "
             "grades rise with people's: it decides no difference; label answers of each run"
         )
+
+    def misfit(self, grades: Floats, clusters: Ints | None, level: float) -> str | None:
+        """Why a run's own corrected rate has no interval, if so."""
+        if not isinstance(self.by, Calibration) or not len(grades):
+            return None
+        made = corrected_estimate(self.by, grades, clusters, level)
+        return made.warning if math.isnan(made.ci_low) else None
 
     def labels_needed(self, runs: "Runs", margin: float, alpha: float, power: float = POWER) -> int | None:
         """Labelled answers of each run's own that decide a margin on these items; None where no number
@@ -166,6 +173,8 @@ def compare_corrected(
     values = [one.value(rate, n) if n else math.nan for one, rate in zip(corrections, rates, strict=True)]
     one = first == second
     doubt = first.doubt_of_both if one else first.doubt or second.doubt
+    for correction, run in zip(corrections, runs, strict=True):
+        doubt = doubt or correction.misfit(score_column(run), clusters, options.ci_level)
     difference = values[1] - values[0]
     if doubt or math.isnan(plain.p_value):
         found = Difference.unsaid(doubt or plain.warning or "nothing can be tested")

@@ -98,7 +98,11 @@ def test_interval_lies_within_zero_and_one_and_in_order(positive, found, rejecte
         assert "no better than chance" in str(estimate.warning)
         assert np.isnan([estimate.value, estimate.ci_low, estimate.ci_high]).all()
         return
-    assert 0 <= estimate.ci_low <= estimate.value <= estimate.ci_high <= 1
+    if np.isnan(estimate.ci_low):
+        assert "does not fit" in str(estimate.warning)
+    else:
+        assert 0 <= estimate.ci_low <= estimate.value <= estimate.ci_high <= 1
+        assert estimate.ci_low < estimate.ci_high
     table = verdicts(positive, 50).reshape(-1, 1)
     assert corrected_rate(calibration).value(table, None) == pytest.approx(estimate.value)
 
@@ -128,6 +132,26 @@ def test_four_clusters_of_right_answers_have_a_width_and_one_cluster_no_interval
     one = corrected_estimate(calibration, verdicts(30, 40), np.zeros(40, dtype=np.int64), 0.95)
     assert (one.value, one.warning) == (pytest.approx(0.8125), "one cluster has no spread")
     assert np.isnan([one.stderr, one.ci_low, one.ci_high]).all()
+
+
+@pytest.mark.parametrize(("accepted", "value"), [(98, 1.0), (0, 0.0)])
+def test_a_judge_that_accepts_what_its_calibration_rules_out_has_no_interval(accepted, value):
+    calibration = Calibration(right=60, found=48, wrong=60, rejected=54 if accepted else 36)
+    made = corrected_estimate(calibration, verdicts(accepted, 100), None, 0.95)
+    assert (made.value, made.stderr_method) == (value, "none")
+    assert np.isnan([made.stderr, made.ci_low, made.ci_high]).all()
+    allowed = "10 % to 80 %" if accepted else "40 % to 80 %"
+    assert made.warning == (
+        f"the judge accepts {accepted} % of the answers, where its sensitivity and specificity allow "
+        f"{allowed}: the calibration does not fit these answers"
+    )
+
+
+def test_an_interval_at_the_edge_is_as_wide_as_its_standard_error():
+    # A judge that finds 27 of 30 right answers accepts 475 of 500: chance explains that, just about.
+    made = corrected_estimate(Calibration(30, 27, 30, 27), verdicts(475, 500), None, 0.95)
+    assert (made.value, made.ci_high, made.warning) == (1.0, 1.0, None)
+    assert made.ci_low < 1 - made.stderr
 
 
 @pytest.mark.parametrize("true_rate", [0.2, 0.5, 0.85])

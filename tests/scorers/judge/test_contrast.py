@@ -90,6 +90,17 @@ def test_corrected_rates_differ_by_no_more_than_rates_can() -> None:
             assert not math.isnan(made.mde) or made.warning
 
 
+@pytest.mark.parametrize("labels", ["a", "b"])
+def test_a_calibration_that_does_not_fit_a_runs_answers_decides_nothing(labels: str) -> None:
+    judge = Calibration(60, 48, 60, 54)
+    runs = column(np.repeat([0.0, 1.0], (50, 50))), column(np.repeat([0.0, 1.0], (2, 98)))
+    made = compare_corrected(runs, (Correction(judge, "a"), Correction(judge, labels)), None, OPTIONS)
+    assert made.warning is not None
+    assert "accepts 98 % of the answers" in made.warning
+    assert np.isnan([made.ci_low, made.ci_high]).all()
+    assert decide(made, 0.02, 0.05).verdict == "inconclusive"
+
+
 @pytest.mark.parametrize(
     ("found", "rejected", "n", "m", "loss", "margin"),
     [(0.7, 0.7, 2000, 200, 0.1, 0.05), (0.7, 0.7, 1000, 400, 0.1, 0.1), (0.9, 0.8, 1000, 200, 0.05, 0.05)],
