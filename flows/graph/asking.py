@@ -193,10 +193,11 @@ def _send(graph: Graph, exchange: ScorerExchange, requests: Sequence[Node], atte
 def _ask_again(graph: Graph, exchanges: Sequence[ScorerExchange]) -> None:
     """Further attempts, as long as the one before is from an earlier run and left something unreadable.
 
-    An attempt with nothing to ask leaves no trace: the scores rest on the same replies as before.
+    Requests of it that fail in every run hold nothing back. An attempt with nothing to ask leaves no trace:
+    the scores rest on the same replies as before.
     """
     attempt, models = 0, len(graph.plan.asked)
-    while exchanges := [entry for entry in exchanges if _all_cached(graph, entry.replies[-models:])]:
+    while exchanges := [entry for entry in exchanges if graph.replied_earlier(entry.replies[-models:])]:
         attempt += 1
         requests = [_make_requests(graph, exchange, attempt) for exchange in exchanges]
         unanswered = [
@@ -213,12 +214,8 @@ def _prepare_next_attempt(graph: Graph, exchanges: Sequence[ScorerExchange]) -> 
     none."""
     models = len(graph.plan.asked)
     for exchange in exchanges:
-        if not _all_cached(graph, exchange.replies[-models:]):
+        if not graph.replied_earlier(exchange.replies[-models:]):
             _make_requests(graph, exchange, len(exchange.replies) // models)
-
-
-def _all_cached(graph: Graph, replies: Sequence[Node]) -> bool:
-    return all(graph.is_cached(reply) for reply in replies)
 
 
 def _asks_anything(graph: Graph, requests: Sequence[Node]) -> bool:

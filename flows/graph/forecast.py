@@ -269,6 +269,10 @@ class ForeseenRun(Graph):
         """Whether the record is there."""
         return node.kept is not None
 
+    def replied_earlier(self, replies: Sequence[Foreseen]) -> bool:
+        """What a run would send is taken to be replied to."""
+        return all(self.is_cached(reply) for reply in replies)
+
     def failure(self, node: Foreseen) -> str | None:
         """Nobody knows beforehand what fails."""
         return None

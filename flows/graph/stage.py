@@ -117,6 +117,10 @@ class Graph(ABC):
         """Whether the result comes from the store."""
 
     @abstractmethod
+    def replied_earlier(self, replies: Sequence[Node]) -> bool:
+        """Whether what models replied to a scorer came from earlier runs: this run got no reply of them."""
+
+    @abstractmethod
     def failure(self, node: Node) -> str | None:
         """Why a task run has no result and never will, in words; None for one that has or may have one."""
 

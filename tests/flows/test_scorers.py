@@ -210,6 +210,34 @@ def test_unreadable_verdicts_are_unscored_and_only_they_are_asked_again(
     assert sum(counts["computed"] for counts in third.document["steps"].values()) == 0
 
 
+def test_unreadable_verdicts_are_asked_again_beside_a_request_that_always_fails(
+    evaluate: Evaluate, tmp_path: Path
+) -> None:
+    questions = [problem["question"] for problem in lines(PROBLEMS)[:4]]
+    judge = Judge((questions[1],))
+
+    def answer(body: dict[str, Any]) -> dict[str, Any]:
+        prompt = body["messages"][-1]["content"]
+        broken = questions[2] in prompt
+        return says(judge.reply(prompt)) | ({"finish_reason": "network_error"} if broken else {})
+
+    with chat_endpoint(answer) as url:
+        path = judged_config(tmp_path, url)
+        config = json.loads(path.read_text())
+        del config["scorer"]["calibration"]
+        config["scorer"]["judges"][0]["config"]["max_retries"] = 0
+        path.write_text(json.dumps(config))
+        asked = []
+        for _ in range(4):
+            ran = evaluate(path, "--json", "--limit", "4")
+            prompts = judge.take_asked()
+            asked.append([at for at, text in enumerate(questions) if any(text in one for one in prompts)])
+            assert len(prompts) == len(asked[-1]), "nothing is asked twice in one run"
+    assert asked == [[0, 1, 2, 3], [1, 2], [2], [2]]
+    graded = row_of(ran, "llm_judge")
+    assert (graded["n_scored"], graded["n_unscored"]) == (3, 1)
+
+
 def test_corrected_rates_are_gated(
     evaluate: Evaluate, judge: Judge, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
