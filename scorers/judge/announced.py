@@ -29,7 +29,11 @@ _WEAKENS: Final = re.compile(
     re.IGNORECASE,
 )
 _OF: Final = re.compile(r"\w+[ \t]+of\b")
-_SORRY: Final = re.compile(r"\W*(?:i['’]?m |i am )?(?:(?:very|so|really) )?sorry\b", re.IGNORECASE)
+_SORRY: Final = re.compile(
+    r"\W*(?:(?:i['’]?m |i am )?(?:(?:very|so|really) )?sorry"
+    r"|i (?:can['’]t|cannot|can not|am unable to) (?:rate|judge|grade|score|evaluate|assess))\b",
+    re.IGNORECASE,
+)
 
 
 def is_denied(text: str, start: int) -> bool:

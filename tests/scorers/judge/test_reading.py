@@ -260,6 +260,7 @@ def test_grade_is_read(text, reading, value):
         ("As an AI, I can't say. Ask whoever marks papers for CORRECT.", VERDICT, "the reply refuses"),
         ("I can't give it a grade of A", HALVES, "can't be told without a guess"),
         ("As an AI, I can't rate this. Please try again in 3 days.", NUMBER, "the reply refuses"),
+        ("I can't rate this. Please try again in 3 days.", NUMBER, "the reply refuses"),
         ("Sorry, this violates policy section 4.", NUMBER, "the reply refuses"),
         ("The score is not 10.", NUMBER, "denied or weakened"),
         ("Score: not 8", NUMBER, "denied or weakened"),
