@@ -141,7 +141,9 @@ def test_a_nights_evaluations_are_opened_without_a_look_at_all_runs(
     listed: list[str] = []
     monkeypatch.setattr(Store, "entries", lambda _, folder: listed.append(folder) or [])
     evaluations = tuple(NightEvaluation(name=name, run_id=name) for name in (RUN, "gone"))
-    (opened,) = open_night(night(1).model_copy(update={"evaluations": evaluations}), store).values()
+    opened, gone = open_night(night(1).model_copy(update={"evaluations": evaluations}), store).values()
     assert opened.manifest["run_id"] == RUN
     assert opened.results
+    assert not gone.results
+    assert list(gone.unread) == ["gone"]
     assert listed == []
