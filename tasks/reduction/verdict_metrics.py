@@ -542,7 +542,7 @@ def _called(metric: EvaluationMetric, benchmark: str, group: _Group, failed: Seq
     values = _values(metric, group)
     value = _value(values, metric.name)
     if value is None:
-        said = f"metric {metric.name!r} ({metric.config.function}) returned no number: {_shown(values)}"
+        said = f"metric {metric.name!r} ({metric.config.function}) returned no number: {dict(values)!r:.200}"
         return row | {"status": "failed", "error": said, "values_json": details_json(values)}
     odd = not math.isfinite(value)
     return row | {
@@ -581,11 +581,6 @@ def _values(metric: EvaluationMetric, group: _Group) -> Mapping[str, Any]:
     except ValueError as error:
         raise MetricError(f"{where} returned something that is not JSON: {error}") from error
     return {str(name): value for name, value in returned.items()}
-
-
-def _shown(values: Mapping[str, Any]) -> str:
-    text = repr(dict(values))
-    return text if len(text) <= 200 else f"{text[:199]}…"
 
 
 def _value(values: Mapping[str, Any], name: str) -> float | None:
