@@ -18,7 +18,14 @@ from tasks.models.config import ModelConfig
 
 TASKS = Path(__file__).parents[1] / "fixtures" / "lm_eval_commands" / "tasks"
 URL = "http://127.0.0.1:9/v1"
-COMPLETIONS = ("--model", "local-completions", "--model_args", f"model=m,base_url={URL}/completions")
+
+
+def completions(url: str) -> list[str]:
+    """The words that name a model at an address."""
+    return ["--model", "local-completions", "--model_args", f"model=m,base_url={url}/completions"]
+
+
+COMPLETIONS = completions(URL)
 CHAT = ("--model", "local-chat-completions", "--model_args", f"model=m,base_url={URL}/chat/completions")
 FLAGS = (
     "--apply_chat_template", "--batch_size", "--cache_requests", "--check_integrity", "--config",
@@ -266,7 +273,7 @@ def test_one_bad_benchmark_of_a_list_costs_itself_only_under_force(
     )
     good = (TASKS / "gsm8k.yaml").read_text().replace("task: gsm8k", "task: good")
     (tmp_path / "good.yaml").write_text(good.replace("data/", f"{TASKS}/data/"))
-    words = ["--model", "local-completions", "--model_args", f"model=m,base_url={base_url}/completions"]
+    words = completions(base_url)
     words += ["--tasks", "both,gone,nowhere", "--limit", "2", "--include_path", str(tmp_path)]
     words += ["--output_path", str(tmp_path / "out")]
     refused = lm_eval(*words)
@@ -294,13 +301,7 @@ def base_url() -> Any:
 def test_what_needs_no_flag_is_said_and_the_first_prompt_is_shown(
     lm_eval: Callable[..., Any], base_url: str, tmp_path: Path
 ) -> None:
-    words = [
-        "run",
-        "--model",
-        "local-completions",
-        "--model_args",
-        f"model=m,base_url={base_url}/completions",
-    ]
+    words = ["run", *completions(base_url)]
     words += ["--tasks", "gsm8k_cot", "--include_path", str(TASKS), "--limit", "2", "--write_out"]
     words += ["--use_cache", "x", "--cache_requests", "--verbosity", "INFO", "--device", "cuda:0"]
     ran = lm_eval(*words, "--output_path", tmp_path / "out", "--show_config")
@@ -324,13 +325,7 @@ def test_a_failed_run_advises_the_command_that_was_called(
     main = ModuleType("__main__")
     main.__spec__ = ModuleSpec("flows.lm_eval.__main__", None)
     monkeypatch.setitem(sys.modules, "__main__", main)
-    words = [
-        "run",
-        "--model",
-        "local-completions",
-        "--model_args",
-        f"model=m,base_url={base_url}/completions",
-    ]
+    words = ["run", *completions(base_url)]
     ran = lm_eval(*words, "--tasks", "a", "--include_path", tmp_path)
     assert ran.code == 1, ran.err
     assert "This computes only what is missing: python -m flows.lm_eval run --model" in ran.out
