@@ -151,6 +151,8 @@ def test_anchors_that_stand_for_more_than_any_config_holds_are_refused(folder: P
     tens = [f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 10)}]" for level in range(1, 7)]
     found = refused(folder, "\n".join([VALID, "a0: &a0 [x]", *tens]))
     assert "its anchors repeat more than 100000 values; write out what is meant" in found
+    found = refused(folder, "\n".join([VALID, "a0: &a0 [x]", *tens[:4]]))  # some 20,000
+    assert "'a4' is not a key here" in found
 
 
 def test_a_name_comes_from_the_file_where_none_is_given(folder: Path) -> None:

@@ -113,3 +113,5 @@ def test_anchors_that_stand_for_more_than_any_definition_holds_are_refused(tmp_p
     write(tmp_path, task_yaml="\n".join(["task: x", "a0: &a0 [x]", *tens]))
     with pytest.raises(ConfigError, match=r"task\.yaml: its anchors repeat more than 100000 values"):
         Reader().read(tmp_path / "task.yaml")
+    write(tmp_path, fewer_yaml="\n".join(["task: x", "a0: &a0 [x]", *tens[:4]]))  # some 20,000
+    assert len(Reader().read(tmp_path / "fewer.yaml")["a4"]) == 10
