@@ -6,6 +6,9 @@ moment, in whichever thread; a thread that such code starts counts for it as lon
 module has read once counts for all its later results, since it may have kept what it read. A file that the
 code has written itself is no source of it.
 
+Bytecode of users' files is not read (``_Unread``): Python knows it by the time in seconds and the size of its
+source, so that an edit may leave the code of before under the key of the new one.
+
 Not seen: listed folders, environment variables, other processes, readers that are not Python's (Arrow's,
 DuckDB's). A process that calls users' functions for another one sends what it sees (``forward``, ``take``).
 """
@@ -17,6 +20,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import wraps
+from importlib.util import source_from_cache
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any, Final
@@ -207,10 +211,27 @@ def _hook(event: str, arguments: tuple[Any, ...]) -> None:
     _busy.now = True
     try:
         handler(arguments)
+    except _Unread:
+        raise
     except Exception:  # whatever is wrong with looking: the code that is looked at goes on
         _seen.lost.add(event)
     finally:
         _busy.now = False
+
+
+class _Unread(OSError):
+    """Tells the import that there is no bytecode: then it compiles the source."""
+
+
+def _is_users_bytecode(name: str, reader: FrameType) -> bool:
+    """Whether an import is about to read what was compiled of a user's file before."""
+    if not reader.f_code.co_filename.startswith("<frozen importlib."):
+        return False
+    try:
+        source = source_from_cache(name)
+    except ValueError:  # a module without a source
+        return False
+    return _users_file(source) is not None
 
 
 _WRITES: Final = os.O_WRONLY | os.O_RDWR
@@ -220,8 +241,10 @@ def _opened(arguments: tuple[Any, ...]) -> None:
     path, mode, flags = arguments
     if isinstance(path, int):
         return
-    users = _users_running()
     name = os.path.abspath(os.fsdecode(path))
+    if name.endswith(".pyc") and _is_users_bytecode(name, sys._getframe(2)):
+        raise _Unread(f"{name}: bytecode of a user's file is not read")
+    users = _users_running()
     if not users or _is_apart(name):
         return
     flags = flags if isinstance(flags, int) else os.O_RDONLY

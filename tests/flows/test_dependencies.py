@@ -439,6 +439,7 @@ class Scored:
 def with_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder whose packages are installed editable, in this process, which forgets what it has loaded: to
     code whose imports are not known, all of it may matter, and other tests have edited theirs."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)  # whatever this shell says: users' say nothing
     observed.watch(tmp_path)
     seen = observed._Seen()
     seen.watching = True
