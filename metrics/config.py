@@ -29,12 +29,19 @@ def gathered(given: Any, beside: Mapping[str, Any]) -> Any:
     return {**(given or {}), **beside} if not given or isinstance(given, Mapping) else given
 
 
+class Strict(BaseModel):
+    """What somebody writes in a config: keys that are not declared and numbers that are not finite are
+    refused, and nothing changes it afterwards."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=())
+
+
 _OWN_KEYS = frozenset(
     {"metric", "alias", "function", "reduction", "aggregation", "higher_is_better", "depends_on", "kwargs"}
 )
 
 
-class MetricConfig(BaseModel):
+class MetricConfig(Strict):
     """One entry of a ``metric_list``; a bare name is enough, and keys not named here are the metric's
     arguments.
 
@@ -45,7 +52,7 @@ class MetricConfig(BaseModel):
     """
 
     # Arguments may stand beside the named keys, so the form that a config is sent by must let them pass.
-    model_config = ConfigDict(extra="forbid", frozen=True, json_schema_extra={"additionalProperties": True})
+    model_config = ConfigDict(json_schema_extra={"additionalProperties": True})
 
     metric: str | FunctionRef = Field(description="Registered name, or file.py:fn")
     alias: str | None = Field(None, description="Name of the result; default: the metric's")
@@ -83,10 +90,8 @@ class MetricConfig(BaseModel):
         return [value] if isinstance(value, str) else value
 
 
-class StatisticsConfig(BaseModel):
+class StatisticsConfig(Strict):
     """How error bars are made. ``bootstrap_iters`` of 0 or less: no standard errors at all."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     ci_level: float = Field(0.95, gt=0, lt=1, description="Coverage of the intervals")
     bootstrap_iters: int = Field(

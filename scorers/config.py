@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import (
-    BaseModel,
     ConfigDict,
     Discriminator,
     Field,
@@ -20,7 +19,7 @@ from pydantic import (
     model_validator,
 )
 
-from metrics.config import MetricConfig, RunsProgram, gathered
+from metrics.config import MetricConfig, RunsProgram, Strict, gathered
 from metrics.errors import check_name, nearest
 from metrics.registry import plugins
 from metrics.types import CutOff, OutputType
@@ -37,11 +36,9 @@ Verdict = Literal["passed", "failed", "timeout", "memory", "output", "sandbox_er
 Compare = Literal["lines", "tokens", "exact"]
 
 
-class ProgramLimits(BaseModel):
+class ProgramLimits(Strict):
     """What one run of a program may take; memory, processes and output are those of all its processes
     together."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     seconds: float = Field(
         10.0, gt=0, le=3_600, description="Wall-clock time of a run, and CPU time of a process"
@@ -228,7 +225,7 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else str(value)
 
 
-class FilterStepConfig(BaseModel):
+class FilterStepConfig(Strict):
     """One step: a registered name or ``file.py:fn``, and its arguments, which are all the other keys.
 
     >>> FilterStepConfig.model_validate({"function": "take_first_k", "k": 4}).kwargs
@@ -236,7 +233,7 @@ class FilterStepConfig(BaseModel):
     """
 
     # Written flat, so the form that a config is sent by must let the arguments pass, too.
-    model_config = ConfigDict(extra="forbid", frozen=True, json_schema_extra={"additionalProperties": True})
+    model_config = ConfigDict(json_schema_extra={"additionalProperties": True})
 
     function: str = Field(description="Registered name, or file.py:fn")
     depends_on: tuple[str, ...] = Field((), description="Files and folders that its function reads unseen")
@@ -259,14 +256,12 @@ class FilterStepConfig(BaseModel):
         return {"function": self.function, **named, **self.kwargs}
 
 
-class FilterConfig(BaseModel):
+class FilterConfig(Strict):
     """One entry of ``filter_list``: a named chain of steps, and the metrics of its predictions.
 
     Without ``metric_list`` the benchmark's own list counts; without steps the whole response is the
     prediction.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str = Field(min_length=1, description="Shown beside the metric: metric,name")
     filter: tuple[FilterStepConfig, ...] = Field((), description="Steps, first to last")
@@ -294,17 +289,13 @@ class FilterConfig(BaseModel):
         return check_name(value)
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class DefaultScorerConfig(_Frozen):
+class DefaultScorerConfig(Strict):
     """A scorer without knobs: what the factory takes by itself when the config names none."""
 
     type: Literal["generation", "loglikelihood", "process_results"] = Field(description="Its name")
 
 
-class RewardModelConfig(_Frozen):
+class RewardModelConfig(Strict):
     """A reward model beside the benchmark's metrics: a function ``fn(responses, docs)``, or a model that is
     asked."""
 
@@ -334,23 +325,23 @@ class RewardModelConfig(_Frozen):
         return self
 
 
-class EnsembleMember(_Frozen):
+class EnsembleMember(Strict):
     """One part of an ensemble: a scorer, the one metric it gives, and its weight."""
 
     metric: MetricConfig | None = Field(
         None, description="Default: the scorer's own metric (reward, llm_judge)"
     )
-    weight: float = Field(1.0, gt=0, allow_inf_nan=False, description="Of this member beside the others")
+    weight: float = Field(1.0, gt=0, description="Of this member beside the others")
     scorer: "ScorerConfig | None" = Field(None, description="Default: by output type, as without an ensemble")
 
 
-class RecordedConfig(_Frozen):
+class RecordedConfig(Strict):
     """Scores that came with recorded responses; the metric ``recorded`` takes each from a ``field``."""
 
     type: Literal["recorded"] = Field("recorded", description="Its name")
 
 
-class EnsembleConfig(_Frozen):
+class EnsembleConfig(Strict):
     """Weighted combination of other scorers' numbers, sample by sample, under the metric ``ensemble``."""
 
     type: Literal["ensemble"] = Field("ensemble", description="Its name")
@@ -358,14 +349,14 @@ class EnsembleConfig(_Frozen):
     normalize: bool = Field(True, description="Divide by the sum of the weights: a mean; else a weighted sum")
 
 
-class AgreementConfig(_Frozen):
+class AgreementConfig(Strict):
     """Beside the benchmark's metrics: how far the filters' predictions of a response agree."""
 
     type: Literal["agreement"] = Field("agreement", description="Its name")
     filters: tuple[str, ...] | None = Field(None, description="Filters to compare; default: all")
 
 
-class ExecutionConfig(_Frozen):
+class ExecutionConfig(Strict):
     """Answers that are programs are run in a sandbox; their verdicts are the metric ``tests_passed``.
 
     The template sees what a grading prompt sees. Without ``cases`` the program tests itself and has passed
@@ -388,7 +379,7 @@ class ExecutionConfig(_Frozen):
     limits: ProgramLimits = Field(ProgramLimits(), description="What one run of a program may take")
 
 
-class ArenaConfig(_Frozen):
+class ArenaConfig(Strict):
     """The models' answers are compared two at a time by a judge; each model's ``win_rate`` and strength.
 
     The templates see the item's fields by name, and over them ``answer_a``, ``answer_b``, ``reference`` (the
@@ -439,7 +430,7 @@ class ArenaConfig(_Frozen):
         return self
 
 
-class UserScorerConfig(_Frozen):
+class UserScorerConfig(Strict):
     """A scorer class in the user's file; all other keys are arguments of its constructor."""
 
     type: str = Field(description="file.py:Class, or the name of an installed plugin")
@@ -521,7 +512,7 @@ ITEM_SECONDS = 5.0
 """What a pattern or a formula may take of CPU time for one item, unless a config says otherwise."""
 
 
-class ScoringConfig(_Frozen):
+class ScoringConfig(Strict):
     """All that ``build_scorer`` needs of a benchmark's config.
 
     ``metric_list`` None means the output type's default metrics, an empty list none at all.

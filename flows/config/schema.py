@@ -11,9 +11,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_serializer, model_validator
+from pydantic import BeforeValidator, Field, field_serializer, model_validator
 
-from metrics.config import MetricConfig, StatisticsConfig
+from metrics.config import MetricConfig, StatisticsConfig, Strict
 from metrics.types import CutOff, OutputType
 from scorers.config import ITEM_SECONDS, DefaultScorerConfig, FilterConfig, ScorerConfig, ScoringConfig
 from scorers.letters import ACC_LETTER
@@ -303,10 +303,8 @@ class Phase(StrEnum):
     SCORE = "score"
 
 
-class Against(BaseModel):
+class Against(Strict):
     """What a run is held against, and by which gate: one that stops is looked at while the run asks."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     gate: Gate = Field(description="The gate")
     baseline: tuple[tuple[str, ...], ...] = Field(
@@ -315,10 +313,8 @@ class Against(BaseModel):
     seed: int = Field(default=0, ge=0, description="Seed of the random order of the items")
 
 
-class RunOptions(BaseModel):
+class RunOptions(Strict):
     """Options of a run, as on the command line."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     limit: int | None = Field(default=None, ge=1, description="Only the first items")
     samples: str | None = Field(

@@ -29,7 +29,7 @@ from itertools import islice, takewhile
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
+from pydantic import BeforeValidator, Field, field_validator
 
 from flows.compare.runs import load_gate
 from flows.config.errors import read_yaml, validated
@@ -42,6 +42,7 @@ from flows.plan.build import make_plan
 from flows.plan.fields import benchmark_fields
 from flows.plan.stopping import all_is_asked
 from flows.power import Asked, History, pair_powers, said_to_decide
+from metrics.config import Strict
 from metrics.errors import ConfigError, NightjarError, check_name, nearest
 from metrics.metric import Metric
 from metrics.statistics.power import items_needed, units_needed
@@ -63,20 +64,16 @@ def _path_alone(value: Any) -> Any:
     return {"config": value} if isinstance(value, str) else value
 
 
-class SuiteBenchmark(BaseModel):
+class SuiteBenchmark(Strict):
     """One benchmark of a suite; a path alone is enough."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     config: str = Field(min_length=1, description="Its YAML file, relative to the suite's")
     limit: int | None = Field(None, ge=1, description="Only the first items")
     set: dict[str, Any] = Field(default_factory=dict, description="Overrides, as --set on the command line")
 
 
-class WatchConfig(BaseModel):
+class WatchConfig(Strict):
     """Address of a dead-man's switch for the watch."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     ping_url: str = Field(
         pattern=r"^https?://",
@@ -84,10 +81,8 @@ class WatchConfig(BaseModel):
     )
 
 
-class SuiteConfig(BaseModel):
+class SuiteConfig(Strict):
     """A suite file."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str = Field(min_length=1, description="Name of the suite in the history")
     benchmarks: tuple[Annotated[SuiteBenchmark, BeforeValidator(_path_alone)], ...] = Field(min_length=1)
@@ -163,10 +158,8 @@ def load_suite(path: str | Path) -> SuiteConfig:
     return suite
 
 
-class SuiteOptions(BaseModel):
+class SuiteOptions(Strict):
     """How one run of a suite goes about it."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     limit: int | None = Field(None, ge=1, description="Only the first items of every benchmark")
     output: str | None = Field(None, description="Folder of the night's files; default: results/<id>")

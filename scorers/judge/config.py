@@ -5,28 +5,50 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from hashlib import sha256
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
-from metrics.config import NamesFile, gathered
+from metrics.config import NamesFile, Strict, gathered
 from metrics.errors import ConfigError
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+def _visible(label: str) -> str:
+    if not label.strip():
+        raise ValueError("a label that is empty can't be found in a reply")
+    return label
 
 
-class ChoiceReading(_Frozen):
+_Choices = dict[Annotated[str, AfterValidator(_visible)], float]
+
+
+class _Bounded(Strict):
+    """Reads a number of which ``min`` and ``max`` are told."""
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        low, high = getattr(self, "min", None), getattr(self, "max", None)
+        if low is not None and high is not None and low >= high:
+            raise ValueError(f"min must be below max, not {low} and {high}")
+        return self
+
+
+class ChoiceReading(Strict):
     """The reply names one of several labels, each worth a number."""
 
     type: Literal["choice"] = Field("choice", description="How the reply is read")
-    choices: dict[str, float] = Field(
-        min_length=2, description="Label → grade, such as {CORRECT: 1, INCORRECT: 0}"
-    )
+    choices: _Choices = Field(min_length=2, description="Label → grade, such as {CORRECT: 1, INCORRECT: 0}")
 
 
-class NumberReading(_Frozen):
+class NumberReading(_Bounded):
     """The reply holds a number from ``min`` to ``max``; one outside is unreadable, never clipped."""
 
     type: Literal["number"] = Field("number", description="How the reply is read")
@@ -34,32 +56,26 @@ class NumberReading(_Frozen):
     max: float = Field(10.0, description="The highest grade")
     normalize: bool = Field(False, description="Map min … max to 0 … 1")
 
-    @model_validator(mode="after")
-    def _in_order(self) -> "NumberReading":
-        if not self.min < self.max:
-            raise ValueError(f"min must be below max, not {self.min} and {self.max}")
-        return self
 
-
-class FieldReading(_Frozen):
+class FieldReading(_Bounded):
     """The reply holds a JSON object; the grade is one of its fields: a number, a boolean, or a label of
     ``choices``."""
 
     type: Literal["json"] = Field("json", description="How the reply is read")
     field: str = Field("score", description="Dotted path inside the object")
-    choices: dict[str, float] | None = Field(None, description="Label → grade; without it a number")
+    choices: _Choices | None = Field(None, min_length=1, description="Label → grade; without it a number")
     min: float | None = Field(None, description="A number below is unreadable")
     max: float | None = Field(None, description="A number above is unreadable")
 
 
-class PatternReading(_Frozen):
+class PatternReading(_Bounded):
     """The grade is group ``group`` of a regular expression's last match: a number, or a label of
     ``choices``."""
 
     type: Literal["regex"] = Field("regex", description="How the reply is read")
     pattern: str = Field(description="Regular expression; its last match counts")
     group: int = Field(1, ge=0, description="The group that holds the grade; 0: the whole match")
-    choices: dict[str, float] | None = Field(None, description="Label → grade; without it a number")
+    choices: _Choices | None = Field(None, min_length=1, description="Label → grade; without it a number")
     min: float | None = Field(None, description="A number below is unreadable")
     max: float | None = Field(None, description="A number above is unreadable")
 
@@ -79,7 +95,7 @@ Reading = Annotated[
 ]
 
 
-class JudgeModel(_Frozen):
+class JudgeModel(Strict):
     """A judge: the name of an entry of ``models:``, or such an entry itself (all keys besides ``name``)."""
 
     name: str = Field(min_length=1, description="Entry of models:, or a name of its own")
@@ -98,14 +114,14 @@ class JudgeModel(_Frozen):
         return {"name": data.get("name"), "entry": gathered(data.get("entry"), rest)}
 
 
-class JudgeMessage(_Frozen):
+class JudgeMessage(Strict):
     """One chat message of a grading prompt; its content is a Jinja2 template."""
 
     role: Literal["system", "user", "assistant"] = Field(description="Whose turn it is")
     content: str = Field(description="Jinja2")
 
 
-class Pairwise(_Frozen):
+class Pairwise(Strict):
     """The response is compared with another answer, shown as ``answer_a`` and ``answer_b``."""
 
     baseline: str = Field(description="Jinja2: the other answer, such as {{ baseline_answer }}")
@@ -143,7 +159,7 @@ class CalibrationRow(BaseModel):
         return any(grade not in (0, 1) for grade in (self.human, self.judge or 0))
 
 
-class JudgeConfig(_Frozen):
+class JudgeConfig(Strict):
     """One or several models grade each response, beside the benchmark's metrics.
 
     The templates see the item's fields by name, and over them ``response`` (unfiltered), ``prediction`` (what

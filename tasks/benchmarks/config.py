@@ -8,9 +8,9 @@ import re
 from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
+from pydantic import BaseModel, Field, JsonValue, field_validator, model_validator
 
-from metrics.config import NamesFile
+from metrics.config import NamesFile, Strict
 from metrics.errors import check_name
 from metrics.types import OutputType
 from tasks.datasets.config import DatasetConfig
@@ -21,10 +21,8 @@ DEFAULT_PROMPT = "default"
 Location = tuple[str | int, ...]
 
 
-class ContentPart(BaseModel):
+class ContentPart(Strict):
     """A part of a message: a text, an image or a sound. OpenAI's form (``type: …``) is read, too."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     text: str | None = Field(default=None, description="Template of a text")
     image: str | None = Field(
@@ -62,10 +60,8 @@ class ContentPart(BaseModel):
         return next((name, text) for name in ("text", "image", "audio") if (text := getattr(self, name)))
 
 
-class MessageTemplate(BaseModel):
+class MessageTemplate(Strict):
     """One message of a chat prompt; the content is a template, or a list of parts."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     role: Literal["system", "developer", "user", "assistant", "tool"] = Field(description="Whose turn it is")
     content: str | tuple[ContentPart, ...] = Field(
@@ -93,10 +89,8 @@ class MessageTemplate(BaseModel):
         return not isinstance(self.content, str) and any(part.text is None for part in self.content)
 
 
-class TurnTemplate(BaseModel):
+class TurnTemplate(Strict):
     """What is said after an answer: by the user, or as the result of each call of a tool."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     role: Literal["user", "tool"] = Field(default="user", description="tool: one message for each call made")
     content: str = Field(
@@ -104,10 +98,8 @@ class TurnTemplate(BaseModel):
     )
 
 
-class SimulatedUser(BaseModel):
+class SimulatedUser(Strict):
     """A model that speaks for the user: it reads the conversation and says what comes next."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     model: str | dict[str, Any] = Field(description="An entry of models by its name, or one of its own")
     prompt: str = Field(description="Template of what it is asked, over the same names as a turn's")
@@ -125,10 +117,9 @@ class SimulatedUser(BaseModel):
         return value
 
 
-class PromptTemplate(BaseModel):
+class PromptTemplate(Strict):
     """One of several prompts: a template, a file that holds one, or chat messages. Its name is a facet."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     ONE_OF: ClassVar[tuple[str, ...]] = ("template", "path", "messages")
 
     name: str = Field(min_length=1, description="Name of the prompt in results and facets")
@@ -153,14 +144,12 @@ class PromptTemplate(BaseModel):
         return self
 
 
-class FewshotConfig(BaseModel):
+class FewshotConfig(Strict):
     """Solved examples that stand before the question.
 
     Drawn from ``examples`` or ``path`` or, without either, from the benchmark's own dataset; never the item
     itself.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     num: int = Field(default=-1, ge=-1, description="How many examples; -1: all of 'examples'")
     path: Annotated[str | None, NamesFile()] = Field(
@@ -196,13 +185,11 @@ class FewshotConfig(BaseModel):
         return len(self.examples or ()) if self.num < 0 else self.num
 
 
-class ChoicesBy(BaseModel):
+class ChoicesBy(Strict):
     """How a model is asked for one of several choices. A bare word is ``ask``.
 
     Asked by letters, the metric is ``acc_letter``: another number than ``acc``, which compares likelihoods.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     ask: Literal["likelihood", "letter", "first_token"] = Field(
         description="likelihood: of each choice; letter: choices with letters, and an answer in text; "
@@ -229,14 +216,13 @@ class ChoicesBy(BaseModel):
     )
 
 
-class BenchmarkFields(BaseModel):
+class BenchmarkFields(Strict):
     """A benchmark: which items, how a model is asked, and what is right.
 
     ``base_dir`` is the folder that paths and user functions are relative to; it travels with the config, so
     that a worker elsewhere finds them.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     PROMPTS: ClassVar[tuple[str, ...]] = ("prompt_template", "prompt_templates", "messages")
 
     name: str = Field(

@@ -11,10 +11,10 @@ from typing import Annotated, Any, Final, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from metrics.aggregation import Aggregation, build_aggregation
-from metrics.config import StatisticsConfig
+from metrics.config import StatisticsConfig, Strict
 from metrics.errors import ConfigError, NightjarError, nearest
 from metrics.statistics.comparison import Comparison, Method, compare_items
 from metrics.statistics.differences import ItemColumn
@@ -55,14 +55,12 @@ Correction = Literal["holm", "bh", "none"]
 Level = Annotated[float, Field(gt=0, lt=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Clusters = NDArray[np.int64] | None
-Margin = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Margin = Annotated[float, Field(ge=0)]
 REUSED = "asked nothing: all answers are kept ones, and say nothing of the model as it is now"
 
 
-class PairGate(BaseModel):
+class PairGate(Strict):
     """A gate's settings for one pair; a key that is not given is the gate's own."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     margin: Margin | None = Field(
         None, description="A loss up to this is acceptable, in the metric's own units"
@@ -79,18 +77,14 @@ class PairGate(BaseModel):
     )
 
 
-class AlphaOver(BaseModel):
+class AlphaOver(Strict):
     """The nights that share one alpha."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     nights: int = Field(ge=2, le=1000, description="Nights together that cry regression wrongly at alpha")
 
 
-class Stop(BaseModel):
+class Stop(Strict):
     """When a night stops asking: as soon as every gated pair is decided."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     when: Literal["decided"] = Field("decided", description="Every gated pair passed or is a regression")
     blocks: int = Field(20, ge=2, le=64, description="Parts that items are asked in; a look follows on each")
@@ -116,10 +110,8 @@ class GateTerms:
     coverage: float
 
 
-class Gate(BaseModel):
+class Gate(Strict):
     """A gate file (``compare --gate``, ``gate:`` of a suite)."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     alpha: Level = Field(0.05, description="Level of the tests, after correction over all gated pairs")
     correction: Correction = Field("holm", description="holm | bh | none")

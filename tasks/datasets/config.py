@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Final, NamedTuple
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-from metrics.config import NamesFile
+from metrics.config import NamesFile, Strict
 from metrics.errors import ConfigError
 
 
@@ -22,13 +22,12 @@ class TextForm(NamedTuple):
 AS_USUAL: Final = TextForm()
 
 
-class DatasetConfig(BaseModel):
+class DatasetConfig(Strict):
     """Where a benchmark's items come from: a file, a function of the user's, or a model hub.
 
     A text alone is a path, or, as ``loader.py:load``, a function.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     ONE_OF: ClassVar[tuple[str, ...]] = ("path", "function", "hub")
 
     path: Annotated[str | None, NamesFile()] = Field(

@@ -15,8 +15,9 @@ from itertools import islice, pairwise
 from operator import itemgetter
 from typing import Final
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 
+from metrics.config import Strict
 from tasks.datasets.config import DatasetError
 from tasks.datasets.item import Item, item_digest
 from tasks.store.keys import digest
@@ -26,10 +27,8 @@ _RANGE: Final = re.compile(r"(\d+)(?:-(\d+))?")
 EXPECTED: Final = "positions counted from 0 such as 7,9,100-120, or random:NUMBER such as random:200@1"
 
 
-class Selection(BaseModel):
+class Selection(Strict):
     """First ``samples`` choose, then ``limit`` takes the first of what is left, with ``shuffle`` any."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     samples: str | None = Field(None, description=f"Which items: {EXPECTED} (the number after @ is the seed)")
     shuffle: bool = Field(False, description="limit takes random items, always the same ones")

@@ -38,8 +38,9 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import pyarrow.parquet as pq
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, Field
 
+from metrics.config import Strict
 from tasks.history.layout import (
     ACTIVE,
     FORGOTTEN,
@@ -210,22 +211,18 @@ def _unused_alone(value: Any) -> Any:
     return {"unused": value} if isinstance(value, str | timedelta) else value
 
 
-class AnswerRetention(BaseModel):
+class AnswerRetention(Strict):
     """When a kept answer is removed: the next run that wants it asks the model again."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     unused: Duration | None = Field(timedelta(days=90), description="No run has used it for so long")
     age: Duration | None = Field(None, description="It was asked for so long ago, used or not")
 
 
-class Retention(BaseModel):
+class Retention(Strict):
     """What ``prune`` leaves. A key that is null keeps everything of its kind.
 
     Rows of results and items are never removed: the history stays whole.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     keep: int | None = Field(
         30, ge=1, description="Newest runs of each benchmark × model whose artifacts are kept"

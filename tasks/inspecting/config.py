@@ -2,15 +2,15 @@
 
 from typing import Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import Field, JsonValue
+
+from metrics.config import Strict
 
 BLOCK: Final = 50
 
 
-class InspectLimits(BaseModel):
+class InspectLimits(Strict):
     """Where a sample ends, by Inspect's own names."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     message_limit: int | None = Field(default=None, ge=1, description="Messages of a sample, at most")
     token_limit: int | None = Field(default=None, ge=1, description="Tokens of a sample, at most")
@@ -20,10 +20,8 @@ class InspectLimits(BaseModel):
     )
 
 
-class InspectTask(BaseModel):
+class InspectTask(Strict):
     """A task of Inspect, which inspect_ai runs: its samples are the items, its scorers the metrics."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     task: str = Field(
         min_length=1,
@@ -43,10 +41,8 @@ class InspectTask(BaseModel):
     )
 
 
-class InspectFound(BaseModel):
+class InspectFound(Strict):
     """What inspect_ai said of the task when the config was read: all of it is in the keys of its answers."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     files: dict[str, str] = Field(description="Files that the task is made of, each with its digest")
     packages: dict[str, str] = Field(description="Versions of inspect_ai and of the task's own distribution")
@@ -60,10 +56,8 @@ class InspectFound(BaseModel):
         return {**about, "files": sorted(self.files.values()), "packages": self.packages}
 
 
-class InspectRun(BaseModel):
+class InspectRun(Strict):
     """The task that a model is evaluated on."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     task: InspectTask
     found: InspectFound

@@ -19,7 +19,7 @@ from pydantic import (
     model_validator,
 )
 
-from metrics.config import NamesFile
+from metrics.config import NamesFile, Strict
 from metrics.errors import check_name
 from tasks.models.addresses import answer_to
 from tasks.models.errors import ModelError
@@ -87,12 +87,6 @@ sample index.
 """
 
 
-class Frozen(BaseModel):
-    """A part of the config: immutable, unknown keys refused."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
-
-
 def _as_tuple(value: Any) -> Any:
     return (value,) if isinstance(value, str) else value
 
@@ -100,7 +94,7 @@ def _as_tuple(value: Any) -> Any:
 Stop = Annotated[tuple[str, ...], BeforeValidator(_as_tuple)]
 
 
-class SampleParams(Frozen):
+class SampleParams(Strict):
     """How answers are drawn. A field left out is not sent, so the server's own default holds."""
 
     num_samples: int = Field(1, ge=1, description="answers per prompt")
@@ -161,7 +155,7 @@ BudgetKind = Literal[
 ]  # fmt: skip
 
 
-class ReasoningConfig(Frozen):
+class ReasoningConfig(Strict):
     """How a model thinks before it answers: what it is told of that, and how its thought is known."""
 
     effort: str | None = Field(
@@ -216,7 +210,7 @@ class ReasoningConfig(Frozen):
         return {"marks": list(self.marks) if isinstance(self.marks, tuple) else self.marks}
 
 
-class ModelConfig(Frozen):
+class ModelConfig(Strict):
     """One model of the evaluation. A bare string is the name of a model at ``http://localhost:1234/v1``."""
 
     name: str = Field(min_length=1, description="its name in results")
@@ -224,7 +218,7 @@ class ModelConfig(Frozen):
         DEFAULT,
         description="how it is asked: each type has a config of its own; file.py:Class is yours",
     )
-    config: SerializeAsAny[Frozen] = Field(
+    config: SerializeAsAny[Strict] = Field(
         default_factory=lambda: _validated(PROVIDERS[DEFAULT].schema, {}),
         description="what a model of its type needs",
     )
@@ -350,13 +344,13 @@ def leaves_thought_open(model: ModelConfig) -> bool:
     return "reasoning" in model.model_fields_set and model.reasoning.opened == "auto"
 
 
-def schema_of(kind: str) -> type[Frozen] | None:
+def schema_of(kind: str) -> type[Strict] | None:
     """What ``config`` of a model of this type holds; anything for a provider in a file of the user's own,
     which reads it with its own schema when the file is loaded. None: no such type."""
     if is_reference(kind):
         return OpenConfig
     found = PROVIDERS.get(kind)
-    schema: type[Frozen] | None = None if found is None else found.schema
+    schema: type[Strict] | None = None if found is None else found.schema
     return schema
 
 
@@ -371,17 +365,17 @@ def no_batches(kind: str) -> str:
     return f"config.batch: type {kind} has no batches; leave it out, or ask one of {', '.join(able)}"
 
 
-class OpenConfig(Frozen):
+class OpenConfig(Strict):
     """What a model of a user's own type is given."""
 
     model_config = ConfigDict(extra="allow")
 
 
-def _validated(schema: type[Frozen], config: Mapping[str, Any]) -> Frozen:
+def _validated(schema: type[Strict], config: Mapping[str, Any]) -> Strict:
     return schema.model_validate(dict(config))
 
 
-class BatchConfig(Frozen):
+class BatchConfig(Strict):
     """Requests go as a batch, which the provider answers within hours."""
 
     wait: Seconds = Field(
@@ -410,7 +404,7 @@ class FileBatchConfig(BatchConfig):
         return {"wait": READ_ONCE, **value} if by_hand else value
 
 
-class MaxAge(Frozen):
+class MaxAge(Strict):
     """Kept answers serve as long as they are not older than this."""
 
     max_age: Seconds = Field(description="such as 20h")
@@ -421,13 +415,13 @@ Answers = Literal["reuse", "fresh"] | MaxAge
 young enough."""
 
 
-class ErrorBudget(Frozen):
+class ErrorBudget(Strict):
     """How many requests may fail before the run counts as failed."""
 
     max_rate: float = Field(0.0, ge=0, le=1, description="share of requests")
 
 
-class RunLimits(Frozen):
+class RunLimits(Strict):
     """Where a run stops asking, with what it has."""
 
     max_tokens: int | None = Field(None, ge=1, description="tokens sent and received")
@@ -439,7 +433,7 @@ class RunLimits(Frozen):
     )
 
 
-class Price(Frozen):
+class Price(Strict):
     """Price of a million tokens of one model."""
 
     prompt: float = Field(0.0, ge=0, description="a million tokens of prompts")

@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_serializer, model_validator
+from pydantic import Field, model_serializer, model_validator
 
+from metrics.config import Strict
 from metrics.errors import nearest
 from tasks.publishers.every_eval_ever import EveryEvalEver
 from tasks.publishers.hub import Hub
@@ -17,10 +18,8 @@ ExportForm = Literal["inspect"]
 """Programs in whose form the samples may be written, too."""
 
 
-class PublishConfig(BaseModel):
+class PublishConfig(Strict):
     """One destination: its name, or its name with its keys. Its fields are all there are."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     every_eval_ever: EveryEvalEver | None = Field(
         default=None, description="The field's common record: one JSON document for each model"

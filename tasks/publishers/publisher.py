@@ -20,8 +20,9 @@ from uuid import UUID
 
 import orjson
 import pyarrow.parquet as pq
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, Field
 
+from metrics.config import Strict
 from metrics.errors import ConfigError, NightjarError
 from tasks.benchmarks.config import DEFAULT_PROMPT
 from tasks.models.errors import SHORTEST_KEY, shortened
@@ -191,10 +192,8 @@ def named_key(variable: str | None, key: str) -> str | None:
 SAMPLES: Final = "Whether samples (prompts, answers) are sent, too, and not numbers alone"
 
 
-class Publisher(BaseModel, ABC):
+class Publisher(Strict, ABC):
     """A destination, with what its entry of ``publish:`` says."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     extra: ClassVar[str | None] = None
     """The extra of this program that brings its client."""

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Final, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from metrics.config import RunsProgram
+from metrics.config import RunsProgram, Strict
 from metrics.errors import ConfigError, nearest
 from metrics.registry import load_plugin, plugin_origin, plugins
 from tasks.store.durations import Seconds
@@ -163,10 +163,6 @@ LAST_NUMBER = r"(?P<step>\d+)\D*$"
 """Where a checkpoint's name tells its step unless the config says otherwise."""
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
-
-
 def _words(value: Any) -> Any:
     return tuple(value.split()) if isinstance(value, str) else value
 
@@ -174,7 +170,7 @@ def _words(value: Any) -> Any:
 Words = Annotated[tuple[str, ...], BeforeValidator(_words)]
 
 
-class ServeConfig(_Frozen):
+class ServeConfig(Strict):
     """How a model's weights are served on this machine: by a preset, or by a command."""
 
     preset: str | None = Field(None, description="a server known by name: `catalog servers` lists them")
@@ -251,7 +247,7 @@ class ServeConfig(_Frozen):
         return self.command is None
 
 
-class CheckpointsConfig(_Frozen):
+class CheckpointsConfig(Strict):
     """Several folders of weights, each a model of its own."""
 
     glob: str = Field(min_length=1, description="pattern of their paths, relative to the config's folder")

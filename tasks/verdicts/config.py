@@ -9,16 +9,16 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
+
+from metrics.config import Strict
 
 MethodType = Literal["exact_match", "contains", "regex_match", "json_match", "numeric_match", "length_check"]
 MetricType = Literal["pass_at_k", "classification", "mean", "median", "percentile", "pass_rate", "count"]
 
 
-class _Named(BaseModel):
+class _Named(Strict):
     """A built-in, or a user's function, under a name of its own."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str = Field(min_length=1, description="Its name in results")
     function: str | None = Field(None, description="file.py:fn, a function of your own instead of a type")
@@ -48,10 +48,8 @@ class EvaluationMethodConfig(_Named):
         return self
 
 
-class LabelSelection(BaseModel):
+class LabelSelection(Strict):
     """Which labels a metric looks at: only those included, or all but those excluded."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     include: tuple[str, ...] | None = Field(None, description="Only these labels")
     exclude: tuple[str, ...] | None = Field(None, description="All labels but these")
@@ -134,10 +132,8 @@ def lacking_samples(
     ]
 
 
-class Params(BaseModel):
+class Params(Strict):
     """Arguments of one built-in; an argument that it does not have is refused."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class TruthParams(Params):
@@ -204,16 +200,14 @@ class JsonMatchParams(TruthParams):
     compare: Literal["values", "structure"] = Field("values", description="structure: keys and types only")
     allow_extra_keys: bool = Field(False, description="Keys that the ground truth lacks do no harm")
     ignore_order: bool = Field(False, description="Of lists")
-    tolerance: float = Field(default=0.0, ge=0, allow_inf_nan=False, description="Absolute, for numbers")
+    tolerance: float = Field(default=0.0, ge=0, description="Absolute, for numbers")
 
 
 class NumericMatchParams(TruthParams):
     """A number of the response is off by ``tolerance + relative_tolerance × |ground truth|`` at most."""
 
-    tolerance: float = Field(default=1e-9, ge=0, allow_inf_nan=False, description="Absolute")
-    relative_tolerance: float = Field(
-        default=0.0, ge=0, allow_inf_nan=False, description="Share of the ground truth, added to it"
-    )
+    tolerance: float = Field(default=1e-9, ge=0, description="Absolute")
+    relative_tolerance: float = Field(default=0.0, ge=0, description="Share of the ground truth, added to it")
     take: Literal["last", "first", "whole"] = Field(
         "last", description="Which number; whole: the response is nothing else"
     )

@@ -79,10 +79,9 @@ def test_every_provider_is_in_the_keys_of_answers_whichever_is_asked() -> None:
 def test_a_provider_in_a_users_file_is_in_the_key_of_its_answers(tmp_path: Path) -> None:
     code = """
 from tasks.models.providers.provider import RecordedProvider
-from tasks.models.config import Frozen
 
-class Mine(RecordedProvider[Frozen]):
-    schema = Frozen
+class Mine(RecordedProvider[Strict]):
+    schema = Strict
     def facts(self):
         return {}
     def responses(self, requests, options):

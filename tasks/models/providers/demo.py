@@ -9,7 +9,7 @@ from typing import Any, Literal, cast
 
 from pydantic import Field
 
-from tasks.models.config import Frozen
+from metrics.config import Strict
 from tasks.models.demo.options import VERSION, DemoOptions
 from tasks.models.providers.openai import OpenAI
 from tasks.models.providers.openai.config import EndpointConfig
@@ -18,7 +18,7 @@ from tasks.models.registry import provider
 from tasks.models.tokenizers import BYTES
 
 
-class DemoConfig(Frozen):
+class DemoConfig(Strict):
     """The embedded server's behaviour; the same fields as its command line."""
 
     error_rate: float = Field(0.2, ge=0, le=1, description="share of prompts that are worked out wrongly")

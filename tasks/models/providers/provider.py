@@ -20,10 +20,11 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 from pydantic import Field, ValidationError, field_validator, model_validator
 
+from metrics.config import Strict
 from metrics.errors import ConfigError, NightjarError
 from tasks.datasets.item import RequestKind
 from tasks.messages.media import ReadMedia, refuse_media
-from tasks.models.config import BatchConfig, Frozen, ModelConfig, SampleParams, no_batches
+from tasks.models.config import BatchConfig, ModelConfig, SampleParams, no_batches
 from tasks.models.errors import AccessDenied, ModelError, RequestError
 from tasks.models.records import Codec, InferenceOptions, PartitionResponses, Transport
 from tasks.models.registry import PROVIDERS, is_reference
@@ -45,7 +46,7 @@ NAMES_SHOWN = 5
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
-class AskedConfig(Frozen):
+class AskedConfig(Strict):
     """How hard an endpoint may be driven."""
 
     max_concurrency: int = Field(
@@ -100,7 +101,7 @@ class AddressedConfig(AskedConfig):
         return self
 
 
-C = TypeVar("C", bound=Frozen)
+C = TypeVar("C", bound=Strict)
 A = TypeVar("A", bound=AskedConfig)
 
 
@@ -130,7 +131,7 @@ class ServedIdentity:
 class Provider(ABC, Generic[C]):
     """One way of asking a model, for one entry of ``models:``; files that it names lie below ``base_dir``."""
 
-    schema: ClassVar[type[Frozen]]
+    schema: ClassVar[type[Strict]]
     """What ``config`` of its models holds."""
     asks: ClassVar[bool]
     """Whether its answers are asked for and kept; else they were recorded."""
@@ -189,7 +190,7 @@ class Provider(ABC, Generic[C]):
         machine knows. Raises ModelError."""
         return self.model
 
-    def _read(self, config: Frozen) -> Frozen:
+    def _read(self, config: Strict) -> Strict:
         if isinstance(config, self.schema):
             return config
         try:

@@ -13,10 +13,9 @@ import orjson
 import pyarrow as pa
 from pydantic import Field, model_validator
 
-from metrics.config import NamesFile
+from metrics.config import NamesFile, Strict
 from metrics.errors import ConfigError
 from tasks.datasets.config import field_at
-from tasks.models.config import Frozen
 from tasks.models.providers.provider import RecordedProvider
 from tasks.models.providers.recorded_content import RecordedContent, text_of
 from tasks.models.providers.recordings import RecordedKey, RecordedRow, recording_file, shown
@@ -39,7 +38,7 @@ Recorded = RecordedRow | None
 FindRecorded = Callable[[Mapping[str, Any], int], Recorded]
 
 
-class ReplayConfig(Frozen):
+class ReplayConfig(Strict):
     """Recorded responses: a file of rows, or a dotted field of the item itself."""
 
     path: Annotated[str | None, NamesFile()] = Field(

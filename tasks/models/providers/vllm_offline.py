@@ -19,10 +19,10 @@ from typing import Annotated, Any, Final, Literal, cast
 
 from pydantic import Field
 
-from metrics.config import RunsProgram
+from metrics.config import RunsProgram, Strict
 from tasks.datasets.item import RequestKind
 from tasks.messages.media import ReadMedia, refuse_media
-from tasks.models.config import Frozen, ModelConfig, SampleParams
+from tasks.models.config import ModelConfig, SampleParams
 from tasks.models.control import check_interrupted
 from tasks.models.errors import (
     BadRequest,
@@ -55,7 +55,7 @@ TAKEN: Final = frozenset({*DIRECT, *LENGTHS, "logit_bias", "logprobs", "top_logp
 LOOK_SECONDS: Final = 0.1
 
 
-class VllmConfig(Frozen):
+class VllmConfig(Strict):
     """vLLM in this process."""
 
     model: str | None = Field(

@@ -1,6 +1,8 @@
 """The judge: what it asks, how verdicts combine, and that an unreadable reply is unscored and asked again
 alone."""
 
+import math
+
 import numpy as np
 import pytest
 from pydantic import ValidationError
@@ -93,6 +95,13 @@ def test_template_that_is_none_is_refused_at_load():
         ({"judges": ["a", "a"]}, "a name of its own"),
         ({"quorum": 2}, "quorum is 2 of 1 judges"),
         ({"repeats": 0}, "greater than or equal to 1"),
+        ({"parse": {"type": "number", "max": math.inf}}, "finite number"),
+        ({"parse": {"type": "number", "min": 10, "max": 1}}, "min must be below max"),
+        ({"parse": {"type": "json", "min": 10, "max": 1}}, "min must be below max"),
+        ({"parse": {"type": "regex", "pattern": "(x)", "min": math.nan}}, "finite number"),
+        ({"parse": {"type": "choice", "choices": {"A": math.nan, "B": 0}}}, "finite number"),
+        ({"parse": {"type": "choice", "choices": {" ": 1, "B": 0}}}, "a label that is empty"),
+        ({"parse": {"type": "json", "choices": {}}}, "at least 1 item"),
         ({"parse": {"type": "regex", "pattern": "(x)"}, "pairwise": {"baseline": "b"}}, "min and max"),
         ({"sampl_params": {}}, "not permitted"),
         ({"calibration": [{"human": True}]}, "judge's verdict, or response"),
