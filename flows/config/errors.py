@@ -44,7 +44,10 @@ FUNCTION_TAG = "!function"
 OVERRIDE = "--set"
 _TAG = "tag:yaml.org,2002:"
 _AS_TEXT = frozenset({_TAG + "timestamp"})  # a config is JSON, which has no dates
+_NUMBERS = frozenset({_TAG + "int", _TAG + "float"})
 _SCALARS = frozenset(_TAG + name for name in ("null", "bool", "int", "float", "str"))
+_OF_YAML_1_1 = re.compile(r"[-+]?(?:0[0-9_]+|[0-9][0-9_]*(?::[0-5]?[0-9])+(?:\.[0-9_]*)?)")
+"""Numbers of YAML 1.1 alone, octal and of base 60: ``010`` would be 8, and ``12:30`` would be 750."""
 _PART = re.compile(r'"([^"]*)"|([^."]+)')
 _NAMED_BY_TEXT: Final = {
     "models": "name",
@@ -245,7 +248,7 @@ class _Reader:
         return str(node.value)
 
     def _scalar(self, node: yaml.ScalarNode) -> Any:
-        if node.tag in _AS_TEXT:
+        if node.tag in _AS_TEXT or (node.tag in _NUMBERS and _OF_YAML_1_1.fullmatch(node.value)):
             return node.value
         if node.tag not in _SCALARS:
             raise ConfigError(

@@ -155,6 +155,13 @@ def test_anchors_that_stand_for_more_than_any_config_holds_are_refused(folder: P
     assert "'a4' is not a key here" in found
 
 
+def test_a_zero_before_a_number_does_not_make_it_octal(folder: Path) -> None:
+    text = VALID.replace("name: sums", "name: 010\nsample_params: {max_tokens: 010}")
+    (folder / "bench.yaml").write_text(text)
+    config = load_config(folder / "bench.yaml")
+    assert (config.name, config.sample_params.max_tokens) == ("010", 10)
+
+
 def test_a_name_comes_from_the_file_where_none_is_given(folder: Path) -> None:
     (folder / "bench.yaml").write_text(VALID.replace("name: sums\n", ""))
     assert load_config(folder / "bench.yaml").name == "bench"
