@@ -605,7 +605,12 @@ def _from_folder(name: str, folder: Path) -> ComparedRun:
 
 
 def _manifest_in(file: Path) -> Mapping[str, Any]:
-    document = json.loads(file.read_bytes())
+    try:
+        document = json.loads(file.read_bytes())
+    except ValueError as error:
+        raise ComparisonError(
+            f"{file} is no manifest of a run: {error}; write the run's files again: repeat its command"
+        ) from error
     parts = [document.get(key) or {} for key in MAPPINGS] if isinstance(document, Mapping) else [None]
     if all(isinstance(part, Mapping) for part in parts):
         parts = list((document.get("models") or {}).values())

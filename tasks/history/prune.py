@@ -59,12 +59,12 @@ from tasks.models.answers.segments import AnswerFile, unneeded_answers
 from tasks.models.batches.records import FOLDER as BATCHES
 from tasks.models.batches.records import LONGEST_DAYS, JobRecords
 from tasks.store import claims
-from tasks.store.claims import claim, wait_until_free
+from tasks.store.claims import Claim, wait_until_free
 from tasks.store.durations import Duration
 from tasks.store.errors import FileDamaged, FileMissing, StoreError
 from tasks.store.home import home, results_folder
 from tasks.store.keys import digest
-from tasks.store.machine import has_ended, this_process
+from tasks.store.machine import has_ended, lives_here, this_process
 from tasks.store.storage import DAMAGED, RECORDS, Store, is_artifact
 
 BEAT_SECONDS = 300.0
@@ -101,16 +101,41 @@ def active_run(store: Store, run_id: str) -> Iterator[None]:
         mark.remove()
 
 
+class Turn:
+    """What a pruning asks before each of its steps: a process that is stopped, or whose machine sleeps, is
+    taken for dead, and runs go on. It must not wake up and take from them what they use."""
+
+    def __init__(self, own: Claim) -> None:
+        self._own = own
+        self._looked = time.time()
+
+    def check(self) -> None:
+        """Raises HistoryError once the turn is over."""
+        # The clock of the wall, which goes on while the machine sleeps; it looks once a second at most.
+        if abs(time.time() - self._looked) < LOOK_SECONDS:
+            return
+        if self._own.is_lost():
+            raise HistoryError(
+                f"store {self._own.store.uri}: this was stopped for a while, and others went on: "
+                "nothing more is removed; begin again"
+            )
+        self._looked = time.time()
+
+
+LOOK_SECONDS: Final = 1.0
+
+
 @contextmanager
-def pruning(store: Store) -> Iterator[None]:
+def pruning(store: Store) -> Iterator[Turn]:
     """A block in which no run is in progress, and none begins; prunings take turns.
 
     Raises HistoryError while a run is in progress.
     """
     store.mark_format()
-    with claim(store, PRUNING):
+    with Claim.made(store, PRUNING) as own:
+        own.wait()
         refuse_while_active(store)
-        yield
+        yield Turn(own)
 
 
 def refuse_while_active(store: Store) -> None:
@@ -160,6 +185,8 @@ def is_active(store: Store, run_id: str) -> bool:
         return False
     if has_ended(mark):
         return False
+    if lives_here(mark):  # whose mark grows old while the machine sleeps
+        return True
     return age < (MARK_EXPIRES_AFTER if renewed else UNRENEWED_EXPIRES_AFTER)
 
 
@@ -288,13 +315,15 @@ def prune(store: Store, retention: Retention = EVERYTHING, now: datetime | None 
     First forgets the runs, then removes artifacts, so that no kept run ever lacks one. Result and item rows
     of a forgotten run stay in the history, which is compacted afterwards. Raises as ``plan_pruning`` does.
     """
-    with pruning(store):
+    with pruning(store) as turn:
         plan = _planned(store, retention, now or datetime.now(UTC))
         for run_id in plan.runs:
+            turn.check()
             manifest = json.dumps(read_json(store, f"{RUNS}/{run_id}.json"), ensure_ascii=False, indent=1)
             store.put_document(f"{FORGOTTEN}/{run_id}.json", manifest.encode())
             store.remove(f"{RUNS}/{run_id}.json")
         for artifact in plan.artifacts:
+            turn.check()
             # Prefect's record of the step goes first: without it the step is simply not cached.
             name = f"records/{_key(artifact.name).replace('/', '-')}"
             _remove(
@@ -303,7 +332,9 @@ def prune(store: Store, retention: Retention = EVERYTHING, now: datetime | None 
                 artifact.name,
             )
         for answers in plan.answers:
+            turn.check()
             _remove(store, answers.name, answers.mark)
+        turn.check()
         _remove(store, *plan.torn)
         compact(store)
     return plan

@@ -136,7 +136,7 @@ def compact(store: Store, anew: bool = False) -> tuple[int, tuple[Skipped, ...]]
     if len(compacted) >= MOST_SEGMENTS:
         compacted = {}
     known = {run_id for runs in compacted.values() for run_id in runs}
-    written, skipped = 0, []
+    written, skipped, unread = 0, [], set()
     name = f"{time.time_ns() // 1_000_000:013d}-{uuid.uuid4().hex[:12]}"
     with ExitStack() as stack:
         parts = {part: _Part(stack, store, name, part) for part in PARTS}
@@ -148,13 +148,14 @@ def compact(store: Store, anew: bool = False) -> tuple[int, tuple[Skipped, ...]]
                 rows = {part: read_rows(store, part, run_id) for part in ROWS_IN}
             except HistoryError as error:
                 skipped.append(Skipped(record.name, str(error)))
+                unread.add(run_id)
                 continue
             for part, table in {**rows, "artifacts": run.artifacts, "runs": run.row}.items():
                 parts[part].add(table)
             written += 1
         for part in PARTS:  # the runs last
             parts[part].close()
-    _remove_unneeded(store, run_records(store))
+    _remove_unneeded(store, run_records(store), unread)
     return written, tuple(skipped)
 
 
@@ -293,11 +294,13 @@ def _artifacts(run_id: str, manifest: Mapping[str, Any]) -> Iterator[dict[str, A
         yield {"run_id": run_id, "stage": reference.stage, "file": reference.name, **of}
 
 
-def _remove_unneeded(store: Store, records: Mapping[str, RunRecord]) -> None:
-    """Removes the files of segments that hold no run any more, once nobody can be reading them."""
+def _remove_unneeded(store: Store, records: Mapping[str, RunRecord], unread: Collection[str]) -> None:
+    """Removes the files of segments that hold no run any more, once nobody can be reading them. Runs that are
+    ``unread`` because their own files are damaged may have their only copy there: repairing takes it."""
     needed = _compacted(store, records)
     for segment in {name.partition(".")[0] for name in names_in(store, FOLDER, ".parquet")} - needed.keys():
-        if segment[:13].isdigit() and time.time() - int(segment[:13]) / 1000 > REMOVED_AFTER_SECONDS:
+        old = segment[:13].isdigit() and time.time() - int(segment[:13]) / 1000 > REMOVED_AFTER_SECONDS
+        if old and not any(run_id in unread for run_id, _, _ in _listed(store, segment, PART_NAMES)):
             for part in reversed(PARTS):
                 store.remove(part_file(segment, part))
 

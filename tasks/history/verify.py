@@ -94,10 +94,17 @@ def repair(store: Store, seen: Callable[[int], None] = lambda _: None) -> Findin
     """As ``verify``, then mends: every damaged file is set aside and made anew where something else has what
     it held. Afterwards every file has a seal. Raises HistoryError while a run is in progress."""
     _mend_the_mark(store)
-    with pruning(store):
+    with pruning(store) as turn:
         found = verify(store, seen)
-        damaged = [replace(entry, done=_mended(store, entry.name)) for entry in _records_first(found.damaged)]
-        sealed = sum(_seal(store, name) for name in found.unsealed)
+        damaged = []
+        for entry in _records_first(found.damaged):
+            turn.check()
+            damaged.append(replace(entry, done=_mended(store, entry.name)))
+        sealed = 0
+        for name in found.unsealed:
+            turn.check()
+            sealed += _seal(store, name)
+        turn.check()
         store.mark_sealed()
         compact(store, anew=bool(damaged or sealed))
     return replace(found, damaged=tuple(damaged), unsealed=(), sealed=sealed)

@@ -42,12 +42,12 @@ def claim(store: Store, name: str) -> Iterator[bool]:
     After waiting, look again at what is there: most of it will be done.
     """
     with Claim.made(store, name) as own:
-        yield _wait(own)
+        yield own.wait()
 
 
 def wait_until_free(store: Store, name: str) -> bool:
     """Returns when nobody who lives has a claim to ``name``; whether anybody had one."""
-    return _wait(Claim(store, name, LAST_ID))
+    return Claim(store, name, LAST_ID).wait()
 
 
 LAST_ID = "~"
@@ -98,6 +98,21 @@ class Claim:
         for suffix in (OWNER, ATTACHED):
             with suppress(StoreError):
                 self.store.remove(self.place(entry, suffix), patience=HEARTBEAT_SECONDS)
+
+    def wait(self) -> bool:
+        """Returns when no earlier claim lives; whether there was one."""
+        watch = Watch(self)
+        waited = False
+        while earlier := self.earlier():
+            waited = True
+            living = [entry for entry in earlier if watch.lives(entry)]
+            if living:
+                time.sleep(POLL_SECONDS)
+        return waited
+
+    def is_lost(self) -> bool:
+        """Whether somebody has taken the owner for dead, who may have been stopped; raises StoreError."""
+        return self.content(self.id) is None or self.lost.is_set()
 
     def earlier(self) -> list[str]:
         """Claims made before this one, oldest first."""
@@ -194,21 +209,9 @@ def _beat(own: Claim, done: threading.Event) -> None:
         beat += 1
         # A store that is away costs heartbeats; who waits for the claim sees that it was away for him, too.
         with suppress(StoreError):
-            if own.content(own.id) is None:
+            if own.is_lost():
                 own.lost.set()
             own.write(beat, patience=HEARTBEAT_SECONDS)
-
-
-def _wait(own: Claim) -> bool:
-    """Returns when no earlier claim lives; whether there was one."""
-    watch = Watch(own)
-    waited = False
-    while earlier := own.earlier():
-        waited = True
-        living = [entry for entry in earlier if watch.lives(entry)]
-        if living:
-            time.sleep(POLL_SECONDS)
-    return waited
 
 
 @contextmanager

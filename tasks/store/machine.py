@@ -31,18 +31,42 @@ def process_space() -> str:
 
 
 def this_process() -> dict[str, Any]:
-    """This process for others, who ask ``has_ended`` about it: where its number counts, and the number."""
-    return {"host": _here(), "pid": os.getpid()}
+    """This process for others, who ask ``has_ended`` about it: where its number counts, the number, and when
+    it began, since numbers are given again."""
+    return {"host": _here(), "pid": os.getpid(), "began": _began(os.getpid())}
 
 
 def has_ended(process: Mapping[str, Any]) -> bool:
     """Whether it was a process whose number counts here, and is gone; False where that can't be told."""
+    return _lives(process) is False
+
+
+def lives_here(process: Mapping[str, Any]) -> bool:
+    """Whether it is a process whose number counts here, and which is there, be it stopped or asleep; False
+    where that can't be told."""
+    return _lives(process) is True
+
+
+def _lives(process: Mapping[str, Any]) -> bool | None:
     if process.get("host") != _here():
-        return False
+        return None
     try:
-        return not is_process(int(process["pid"]))
+        pid = int(process["pid"])
+        if not is_process(pid):
+            return False
     except (ValueError, KeyError, TypeError, OverflowError):
-        return False
+        return None
+    before, now = process.get("began"), _began(pid)
+    return before is None or now is None or before == now
+
+
+def _began(pid: int) -> int | None:
+    """Ticks of the clock from the machine's start to the process's; None where the kernel does not tell."""
+    try:
+        # The second field, the name, may hold blanks and parentheses: what follows it begins at the third.
+        return int((_PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()[19])
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 def _here() -> str:

@@ -5,7 +5,7 @@ import json
 import os
 import socket
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -18,10 +18,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tasks.history import prune as pruning_module
+from tasks.history import verify as verify_module
 from tasks.history.layout import HistoryError, names_in, record_run
 from tasks.history.prune import (
     EVERYTHING,
     LONGEST_LOG,
+    PRUNING,
     AnswerRetention,
     Retention,
     active_run,
@@ -31,6 +33,7 @@ from tasks.history.prune import (
     remove_leftovers,
 )
 from tasks.history.query import query
+from tasks.history.verify import repair
 from tasks.models.answers.segments import note_use
 from tasks.models.batches.records import Job, JobRecords
 from tasks.store.machine import this_process
@@ -139,10 +142,51 @@ def test_pruning_waits_for_a_run_in_progress(store: Store) -> None:
     assert prune(store).artifacts == ()
 
 
+def test_a_run_whose_machine_slept_for_hours_is_in_progress(store: Store) -> None:
+    renewed = (datetime.now(UTC) - timedelta(hours=30)).isoformat()
+    store.put_document("active/slept.json", json.dumps({**this_process(), "renewed": renewed}).encode())
+    with pytest.raises(HistoryError, match="slept is in progress"):
+        prune(store)
+
+
+@pytest.mark.parametrize("act", [prune, repair], ids=["prune", "repair"])
+def test_a_pruning_that_was_taken_for_dead_removes_nothing_more(
+    store: Store, monkeypatch: pytest.MonkeyPatch, act: Callable[[Store], Any]
+) -> None:
+    strays = [artifact(store, key=key * 64) for key in "abc"]
+    for stray in strays[1:]:
+        Path(store.path(stray.name)).write_bytes(b"damaged")
+    touched: list[str] = []
+
+    def stopped(function: Callable[..., Any]) -> Callable[..., Any]:
+        """Its first call takes so long that a run that waits removes the claim."""
+
+        def call(*arguments: Any) -> Any:
+            for claim in store.names(f"claims/{PRUNING}", ".json"):
+                store.remove(f"claims/{PRUNING}/{claim}.json")
+            touched.append("one")
+            return function(*arguments)
+
+        return call
+
+    monkeypatch.setattr(pruning_module, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(pruning_module, "_remove", stopped(pruning_module._remove))
+    monkeypatch.setattr(verify_module, "_mended", stopped(verify_module._mended))
+    with pytest.raises(HistoryError, match="was stopped for a while, and others went on"):
+        act(store)
+    assert touched == ["one"]
+
+
 @pytest.mark.parametrize(
     "mark",
     [
         {**this_process(), "pid": 2**22 + 1, "since": datetime.now(UTC).isoformat()},
+        {
+            **this_process(),
+            "began": 1,
+            "since": datetime.now(UTC).isoformat(),
+            "renewed": datetime.now(UTC).isoformat(),
+        },
         {"host": "a-machine-that-died", "pid": 1, "since": "2020-01-01T00:00:00+00:00"},
         {
             "host": "a-machine-that-died",
@@ -151,7 +195,12 @@ def test_pruning_waits_for_a_run_in_progress(store: Store) -> None:
             "renewed": (datetime.now(UTC) - timedelta(hours=2)).isoformat(),
         },
     ],
-    ids=["a process that ended", "a machine of long ago", "a machine that renews no more"],
+    ids=[
+        "a process that ended",
+        "a number that another process has now",
+        "a machine of long ago",
+        "a machine that renews no more",
+    ],
 )
 def test_the_mark_of_a_run_that_died_does_not_stop_pruning(store: Store, mark: dict[str, Any]) -> None:
     store.put_document("active/dead.json", json.dumps(mark).encode())

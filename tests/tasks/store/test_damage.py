@@ -11,6 +11,7 @@ import pytest
 
 from metrics.errors import NightjarError
 from tasks.comparison.runs import recorded_run
+from tasks.history import query as query_module
 from tasks.history.layout import record_run
 from tasks.history.nights import Night, NightEvaluation, read_nights, record_night
 from tasks.history.query import compact, query
@@ -278,6 +279,24 @@ def test_repair_sets_damage_aside_and_makes_anew_what_it_can(
     assert again.aside == (f"{name}.damaged",)
     if done != "nothing else has it":
         assert [query(Store(store.uri), sql).rows for sql in views] == before
+
+
+@pytest.mark.parametrize(
+    "pattern", [f"runs/{RUN}.json", f"history/results/{RUN}.parquet", f"history/items/{RUN}.parquet"]
+)
+def test_compacting_keeps_the_copy_that_a_damaged_file_is_made_again_from(
+    made: tuple[Store, ArtifactRef], pattern: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(query_module, "REMOVED_AFTER_SECONDS", -1.0)
+    store, _ = made
+    before = query(store, "SELECT * FROM items ORDER BY ALL").rows
+    name = spoil(store, pattern)
+    for anew in (False, True):
+        compact(Store(store.uri), anew)
+    assert [(entry.name, entry.done) for entry in repair(Store(store.uri)).damaged] == [
+        (name, "set aside, and made again from the compacted copy")
+    ]
+    assert query(Store(store.uri), "SELECT * FROM items ORDER BY ALL").rows == before
 
 
 def test_several_damages_are_all_named(made: tuple[Store, ArtifactRef]) -> None:
