@@ -3,7 +3,7 @@
 
 import numpy as np
 
-from metrics.types import Bools, Floats, Ints
+from metrics.types import Bools, Floats, Ints, Values
 
 
 def segment_sum(values: Floats, offsets: Ints) -> Floats:
@@ -82,3 +82,12 @@ def gathered_rows(values: Ints, offsets: Ints, rows: Ints) -> Ints:
     return np.asarray(
         values[np.arange(ends[-1] if len(ends) else 0) + np.repeat(offsets[rows] - ends + sizes, sizes)]
     )
+
+
+def pooled(values: Values) -> tuple[Floats, Ints]:
+    """The numbers of all rows (m,), and the row that each belongs to; a number is a row of its own."""
+    if isinstance(values, np.ndarray) and values.dtype == np.float64:
+        return values, np.arange(len(values))
+    rows = [np.atleast_1d(np.asarray(row, dtype=np.float64)) for row in values]
+    numbers = np.concatenate(rows) if rows else np.empty(0)
+    return numbers, row_of(offsets_of(np.array([len(row) for row in rows], dtype=np.int64)))

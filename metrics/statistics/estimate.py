@@ -114,7 +114,7 @@ def _estimate(
     value: float, spread: Spread, n: int, aggregation: Aggregation, groups: Ints | None
 ) -> Estimate:
     spread = _no_point(spread, aggregation)
-    if not math.isfinite(spread.stderr) and not math.isfinite(spread.low):
+    if not any(map(math.isfinite, (spread.stderr, spread.low, spread.high))):
         return _without_error(value, n, spread.warning or f"no error bar for {aggregation.name}")
     lowest, highest = aggregation.bounds  # rounding may carry the value itself a hair beyond
     low, high = max(spread.low, min(lowest, value)), min(spread.high, max(highest, value))

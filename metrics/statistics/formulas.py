@@ -17,6 +17,7 @@ from metrics.statistics.clusters import (
     between_clusters,
     cluster_sums,
     counts,
+    effective,
     few_clusters,
     sizes,
 )
@@ -26,6 +27,7 @@ from metrics.statistics.intervals import (
     clopper_pearson,
     effective_units,
     jeffreys,
+    normal_quantile,
     skewed,
     standard_error,
     student_quantile,
@@ -389,42 +391,58 @@ def maritz_jarrett(ordered: Floats, q: float) -> float:
     return math.sqrt(max(float(mass @ centred**2) - mean**2, 0.0))
 
 
-def order_statistic_interval(ordered: Floats, q: float, level: float) -> tuple[float, float, bool]:
+def order_statistic_interval(
+    ordered: Floats, q: float, level: float, size: int | None = None
+) -> tuple[float, float, bool]:
     """Interval of the q-quantile between two order statistics, and whether it reaches ``level``.
 
     The binomial distribution says between which ranks the quantile lies with at least that probability,
-    whatever the distribution of the values. With too few items it has no end on that side.
+    whatever the distribution of the values. With too few items it has no end on that side. ``size`` is the
+    number of independent values that these count as, where it is smaller.
     """
-    n = len(ordered)
-    tail = (1 - level) / 2
+    n, tail = size or len(ordered), (1 - level) / 2
     below = _binomial_cdf(n, q)  # below[r] = P(at most r values lie under the quantile)
     lower = int(np.searchsorted(below, tail, side="right"))  # values that may all lie under it
     upper = int(np.searchsorted(below, 1 - tail, side="left")) + 1
     reached = lower >= 1 and upper <= n
     # An extreme beyond which the quantile lies too often is no end.
-    low = -math.inf if lower < 1 and below[0] > _NEARLY * tail else ordered[max(lower, 1) - 1]
-    high = math.inf if upper > n and q**n > _NEARLY * tail else ordered[min(upper, n) - 1]
+    first = ordered[(max(lower, 1) - 1) * len(ordered) // n]
+    last = ordered[-(-min(upper, n) * len(ordered) // n) - 1]
+    low = -math.inf if lower < 1 and below[0] > _NEARLY * tail else first
+    high = math.inf if upper > n and q**n > _NEARLY * tail else last
     return float(low), float(high), reached
 
 
-def woodruff(values: Floats, clusters: Ints, q: float, level: float) -> tuple[float, float, float]:
-    """Standard error and interval of the q-quantile of clustered values (Woodruff 1952).
+def woodruff(values: Floats, clusters: Ints, q: float, level: float) -> tuple[float, float, float, bool]:
+    """Standard error and interval of the q-quantile of clustered values, and whether it reaches ``level``.
 
     The share of values up to the quantile has a clustered standard error; its interval, read back through the
-    values' own distribution, is the quantile's.
+    values' own distribution, is the quantile's (Woodruff 1952). The interval's ends are those of as many
+    independent values as would know that share as well (Korn and Graubard 1998). Whether there is an end at
+    all is for the clusters alone to say: what lies beyond may be in none of them.
     """
-    ordered = np.sort(values)
-    below = np.asarray((values <= np.quantile(values, q)) - q, dtype=np.float64)
-    if clusters.ndim == 2:
-        crossed = Crossed.of(below, clusters)
-        spread, shape = crossed.stderr, crossed.shape
-    else:
-        spread, shape = between_clusters(below, clusters)
-    reach = student_quantile(level, shape.degrees)
-    low, high = (
-        float(np.quantile(ordered, min(max(q + sign * reach * spread, 0.0), 1.0))) for sign in (-1, 1)
-    )
-    return (high - low) / (2 * reach), low, high
+    ordered, units, centre = np.sort(values), effective(clusters), np.quantile(values, q)
+    size, stderr = float(len(values)), 0.0
+    for below in (values <= centre, values < centre):
+        share = float(below.mean())
+        spread, shape = _clustered_share(np.asarray(below - share), clusters)
+        reach = student_quantile(level, shape.degrees)
+        if spread > 0:
+            shares = np.clip([q - reach * spread, q + reach * spread], 0.0, 1.0)
+            low, high = np.quantile(ordered, shares)
+            stderr = max(stderr, spread * float((high - low) / (shares[1] - shares[0])))
+            size = min(size, share * (1 - share) * (normal_quantile(level) / (reach * spread)) ** 2)
+    low, high, reached = order_statistic_interval(ordered, q, level, math.floor(units + ROUNDING))
+    first, last, _ = order_statistic_interval(ordered, q, level, math.floor(max(size, units) + ROUNDING))
+    return stderr, first if math.isfinite(low) else low, last if math.isfinite(high) else high, reached
+
+
+def _clustered_share(below: Floats, clusters: Ints) -> tuple[float, Shape]:
+    """Standard error and shape of a share that each value (n,) raises by ``below``."""
+    if clusters.ndim == 1:
+        return between_clusters(below, clusters)
+    crossed = Crossed.of(below, clusters)
+    return crossed.stderr, crossed.shape
 
 
 def _binomial_cdf(n: int, q: float) -> Floats:

@@ -15,7 +15,9 @@ import numpy as np
 
 from metrics.aggregation import Aggregation, ErrorRule
 from metrics.errors import ConfigError
+from metrics.ragged import pooled
 from metrics.statistics.bounded import bounded_interval
+from metrics.statistics.clusters import counts
 from metrics.statistics.formulas import (
     NOTHING,
     Sampled,
@@ -249,7 +251,7 @@ class QuantileRule(Rule):
     q: float
     ordered: ClassVar[bool] = True
     stderr = "Maritz–Jarrett (the bootstrap's variance, exactly); clustered: Woodruff"
-    interval = "between order statistics; clustered: Woodruff"
+    interval = "between order statistics; clustered: Woodruff, at an effective size"
 
     def check(self, aggregation: Aggregation) -> None:
         """Needs that very quantile."""
@@ -262,15 +264,27 @@ class QuantileRule(Rule):
     def of_values(
         self, aggregation: Aggregation, values: Values, groups: Ints | None, options: "StatisticsConfig"
     ) -> Spread:
-        """By order statistics."""
-        column = np.asarray(values, dtype=np.float64)
+        """By order statistics. An item's value may be a row of samples, of which all are taken together:
+        they belong together as those of a cluster do."""
+        samples, owners = pooled(values)
+        kind, units = ("items", len(values)) if groups is None else ("clusters", min(counts(groups)))
         if groups is not None:
-            stderr, low, high = woodruff(column, groups, self.q, options.ci_level)
-            return Spread(stderr, "woodruff", low, high)
-        ordered = np.sort(column)
-        low, high, reached = order_statistic_interval(ordered, self.q, options.ci_level)
-        warning = None if reached else f"{len(column)} items are too few for an interval of this level"
-        return Spread(maritz_jarrett(ordered, self.q), "order statistics", low, high, warning)
+            groups = groups[owners]
+        elif len(samples) > len(values):
+            groups = owners
+        ordered, level = np.sort(samples), options.ci_level
+        if groups is None or self.q in (0.0, 1.0):
+            method, stderr = "order statistics", self._maritz_jarrett(ordered)
+            low, high, reached = order_statistic_interval(ordered, self.q, level)
+        else:
+            method = "woodruff"
+            stderr, low, high, reached = woodruff(samples, groups, self.q, level)
+        warning = None if reached else f"{units} {kind} are too few for an interval of this level"
+        return Spread(stderr, method, low, high, warning)
+
+    def _maritz_jarrett(self, ordered: Floats) -> float:
+        """NaN of the smallest and of the largest value: no resample knows what is beyond them."""
+        return math.nan if self.q in (0.0, 1.0) else maritz_jarrett(ordered, self.q)
 
 
 @dataclass(frozen=True)

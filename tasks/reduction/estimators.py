@@ -2,18 +2,18 @@
 
 ``trials`` and ``samples`` are the two-phase framework's own ways: a trial takes k consecutive samples of
 every item in the order of the file and gives one rate over all items, which is aggregated over the trials;
-a median is that of all samples. ``unbiased`` and ``items`` are the statistically better ones. Every error
-bar resamples items.
+a median is that of all samples. ``unbiased`` and ``items`` are the statistically better ones. The unit of
+every error bar is the item.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from metrics.ragged import segment_sum
+from metrics.ragged import pooled, segment_sum
 
 if TYPE_CHECKING:
     from metrics.aggregation import Aggregation
@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from metrics.types import Estimate, Values
 
 Floats = NDArray[np.float64]
-MAX_DRAWS = 1_000
-"""Resamples of items for a quantile of samples."""
-_CHUNK = 1 << 21  # weights held at once
 
 
 @dataclass(frozen=True)
@@ -151,6 +148,7 @@ def quantile_of_samples(q: float) -> SampleEstimator:
     """The q-quantile (0 to 1) of all samples together, linear between the two nearest of them."""
     from metrics.aggregation import Aggregation
     from metrics.reductions.reduction import Reduced, scored_only
+    from metrics.statistics.rules import QuantileRule
 
     def reduce(repeats: "Repeats") -> "Reduced":
         scored = scored_only(repeats)
@@ -162,20 +160,8 @@ def quantile_of_samples(q: float) -> SampleEstimator:
     def combine(values: "Values") -> float:
         return quantile(pooled(values)[0], q)
 
-    def spread(
-        table: Floats | None, values: "Values | None", clusters: Any, options: "StatisticsConfig"
-    ) -> "Estimate | None":
-        return quantile_estimate(values, q, clusters, options) if values is not None else None
-
-    aggregation = Aggregation(f"percentile@{100 * q:g} of samples", kind="values", combine=combine)
-    return SampleEstimator(reduce, aggregation, spread)
-
-
-def pooled(values: "Sequence[Any] | Values") -> tuple[Floats, NDArray[np.int64]]:
-    """The samples of all items, and the item that each belongs to."""
-    rows = [np.atleast_1d(np.asarray(row, dtype=np.float64)) for row in values]
-    owners = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
-    return np.concatenate(rows) if rows else np.empty(0), owners
+    name = f"percentile@{100 * q:g} of samples"
+    return SampleEstimator(reduce, Aggregation(name, kind="values", combine=combine, rule=QuantileRule(q)))
 
 
 def quantile(samples: Floats, q: float) -> float:
@@ -186,43 +172,3 @@ def quantile(samples: Floats, q: float) -> float:
     if low == place:
         return float(ordered[low])
     return float(ordered[low] + (ordered[low + 1] - ordered[low]) * (place - low))
-
-
-def quantile_estimate(
-    values: "Values", q: float, clusters: Any, options: "StatisticsConfig"
-) -> "Estimate | None":
-    """The quantile with its error over resamples of items, or of whole clusters; None: nothing to say."""
-    from metrics.statistics.clusters import numbered, wider
-    from metrics.types import Estimate
-
-    samples, owners = pooled(values)
-    groups = numbered(clusters)
-    units = owners if groups is None else wider(groups)[owners]
-    count = int(units.max()) + 1 if len(units) else 0
-    if options.bootstrap_iters <= 0 or count < 2 or not np.isfinite(samples).all():
-        return None
-    draws = _quantile_draws(samples, units, q, min(options.bootstrap_iters, MAX_DRAWS), options.seed)
-    tail = (1 - options.ci_level) / 2
-    low, high = np.quantile(draws, [tail, 1 - tail])
-    stderr = float(draws.std(ddof=1)) * float(np.sqrt(count / (count - 1)))
-    value = quantile(samples, q)
-    method = "bootstrap" if clusters is None else "bootstrap, clustered"
-    return Estimate(value, stderr, method, float(low), float(high), len(values), None)
-
-
-def _quantile_draws(samples: Floats, units: NDArray[np.int64], q: float, draws: int, seed: int) -> Floats:
-    """Quantiles of resampled units: a sample counts as often as its unit was drawn."""
-    order = np.argsort(samples, kind="stable")
-    ordered, owner, count = samples[order], units[order], int(units.max()) + 1
-    rng = np.random.default_rng(seed)
-    step = max(1, _CHUNK // len(samples))
-    found = []
-    for start in range(0, draws, step):
-        drawn = rng.multinomial(count, np.full(count, 1 / count), size=min(step, draws - start))
-        running = np.cumsum(drawn[:, owner], axis=1)
-        place = q * (running[:, -1] - 1)
-        low = np.floor(place)
-        below = ordered[(running <= low[:, None]).sum(axis=1)]
-        above = ordered[(running <= np.ceil(place)[:, None]).sum(axis=1)]
-        found.append(below + (above - below) * (place - low))
-    return np.concatenate(found)

@@ -109,7 +109,6 @@ NO_OTHER_WAY = {
     "a length of a digest": (
         "tasks.models.answers.journal.KEY_BYTES", "tasks.models.answers.segments.KEY_BYTES",
     ),
-    "metrics of the bootstrap have tests of their own": ("tasks.reduction.estimators._CHUNK",),
     "an amount of another program's": (
         "tasks.models.demo.protocol.BYTES_A_TOKEN", "tasks.publishers.mlflow.AT_ONCE",
         "tasks.publishers.otlp.AT_ONCE",

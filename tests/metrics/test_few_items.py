@@ -34,6 +34,33 @@ def test_a_high_percentile_of_few_items_has_no_upper_end() -> None:
     assert (median.ci_low, median.ci_high) == (values.min(), values.max())
 
 
+def test_a_high_percentile_of_few_clusters_has_no_upper_end() -> None:
+    values, groups = np.random.default_rng(2).exponential(size=300), np.repeat(np.arange(15), 20)
+    made = estimate(build_aggregation("percentile@95"), None, values, groups, FAST)
+    assert (made.ci_high, made.stderr_method) == (math.inf, "woodruff, clustered")
+    assert made.ci_low <= made.value
+    assert made.warning == "15 clusters are too few for an interval of this level"
+
+
+def test_clusters_of_one_item_each_have_the_interval_of_items() -> None:
+    values, groups = np.random.default_rng(3).exponential(size=100), np.arange(100)
+    of_items, clustered = (
+        estimate(build_aggregation("percentile@75"), None, values, own, FAST) for own in (None, groups)
+    )
+    assert clustered.ci_low <= of_items.ci_low < of_items.ci_high <= clustered.ci_high
+    assert clustered.ci_high - clustered.ci_low < 1.3 * (of_items.ci_high - of_items.ci_low)
+
+
+@pytest.mark.parametrize("name", ["percentile@0", "percentile@100"])
+def test_the_smallest_and_the_largest_have_one_end_and_no_standard_error(name: str) -> None:
+    values = np.random.default_rng(4).exponential(size=40)
+    made = estimate(build_aggregation(name), None, values, None, FAST)
+    known, unknown = (made.ci_high, made.ci_low) if name == "percentile@0" else (made.ci_low, made.ci_high)
+    assert math.isnan(made.stderr)
+    assert (known, math.isinf(unknown)) == (made.value, True)
+    assert "too few" in str(made.warning)
+
+
 def test_a_difference_that_was_found_is_not_said_to_be_beyond_what_is() -> None:
     base = np.array([1.0] * 4 + [0.0] * 20 + [1.0] * 16)
     candidate = np.array([0.0] * 4 + [1.0] * 20 + [1.0] * 16)

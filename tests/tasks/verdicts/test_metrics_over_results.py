@@ -1,3 +1,4 @@
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,8 @@ from hypothesis import strategies as st
 
 from metrics.config import StatisticsConfig
 from metrics.reductions.reduction import Repeats
-from tasks.reduction.estimators import trials
+from metrics.statistics.estimate import estimate
+from tasks.reduction.estimators import quantile_of_samples, trials
 from tasks.reduction.verdict_metrics import (
     METRIC_ROWS,
     aggregate_metric,
@@ -97,6 +99,45 @@ def test_built_in_metrics_of_the_worked_example(
     kind = metric.get("type", metric["name"])
     assert row["value"] == pytest.approx(value)
     assert row[kind] == row["value"]
+
+
+@pytest.mark.parametrize(
+    ("percentile", "items", "samples"), [(50, 15, 1), (50, 15, 4), (95, 15, 1), (95, 100, 4)]
+)
+def test_the_interval_of_a_percentile_of_all_samples_holds_as_it_says(
+    percentile: float, items: int, samples: int
+) -> None:
+    aggregation = quantile_of_samples(percentile / 100).aggregation
+    rng, true, held = np.random.default_rng(items), -math.log(1 - percentile / 100), []
+    for _ in range(200):
+        own, other = rng.exponential(size=(2, items, samples))
+        scores = np.where(rng.random((items, 1)) < 0.5, own[:, :1], other)  # half of the items are alike
+        made = estimate(aggregation, None, scores.tolist(), None, OPTIONS)
+        held.append(made.ci_low <= true <= made.ci_high)
+    assert np.mean(held) >= 0.95 - 3 * (0.95 * 0.05 / 200) ** 0.5
+
+
+def test_a_high_percentile_of_the_samples_of_few_items_has_no_upper_end() -> None:
+    scores = np.random.default_rng(1).exponential(size=(12, 16)).tolist()
+    aggregation = quantile_of_samples(0.95).aggregation
+    made = estimate(aggregation, None, scores, None, OPTIONS)
+    assert (made.n_items, made.ci_high, made.stderr_method) == (12, math.inf, "woodruff")
+    assert made.ci_low < made.value
+    assert made.warning == "12 items are too few for an interval of this level"
+    clustered = estimate(aggregation, None, scores, np.arange(12) // 2, OPTIONS)
+    assert clustered.stderr_method == "woodruff, clustered"
+    assert "only 6 clusters" in str(clustered.warning)
+
+
+@pytest.mark.parametrize("metric", ["median", "percentile"])
+def test_samples_that_are_all_alike_have_no_interval_of_a_quantile(
+    asking: Any, judged: Callable[..., Part], metric: str
+) -> None:
+    names = [f"i{number}" for number in range(100)]
+    part = judged("exact_match", asking(dict.fromkeys(names, "1")), {name: ["1", "1"] for name in names})
+    [row] = rows_of({"name": metric}, [part])
+    assert (row["value"], row["ci_low"], row["ci_high"]) == (1.0, None, None)
+    assert "nothing varies" in row["warning"]
 
 
 def test_two_models_and_two_templates_give_four_rows_per_label_and_metric(
