@@ -79,6 +79,9 @@ def _of_sums(sampled: Sampled, table: Floats, groups: Ints | None) -> Estimate:
     rule = rule_of(aggregation) if own else METHODS[options.method]
     with np.errstate(over="ignore", invalid="ignore"):  # a perplexity's spread may be beyond all numbers
         spread = rule.of_sums(sampled)
+    if math.isfinite(spread.stderr):
+        doubts = filter(None, (rule_of(aggregation).doubt(sampled), spread.warning))
+        spread = replace(spread, warning="; ".join(doubts) or None)
     made = _estimate(sampled.value, spread, len(table), aggregation, groups)
     left_out = aggregation.leaves_out(table) if aggregation.leaves_out is not None else 0
     if not left_out:

@@ -35,9 +35,9 @@ MAX_BLOCKS = 100
 _NORMAL = NormalDist()
 
 
-def bootstrap_sums(sampled: Sampled, accelerated: bool, doubt: str | None = None) -> Spread:
-    """Standard error over resamples of the units, times √(G / (G-1)), and the percentile or the BCa interval;
-    ``doubt`` goes with it."""
+def bootstrap_sums(sampled: Sampled, accelerated: bool) -> Spread:
+    """Standard error over resamples of the units, times √(G / (G-1)), and the percentile or the BCa
+    interval."""
     if sampled.units < 2:
         return sampled.alone()
     draws = drawn(sampled)
@@ -47,7 +47,7 @@ def bootstrap_sums(sampled: Sampled, accelerated: bool, doubt: str | None = None
     units = sampled.units
     stderr = float(finite.std(ddof=1)) * math.sqrt(units / (units - 1))
     low, high = _interval(finite, sampled, accelerated)
-    return Spread(stderr, "bootstrap, BCa" if accelerated else "bootstrap", low, high, doubt)
+    return Spread(stderr, "bootstrap, BCa" if accelerated else "bootstrap", low, high)
 
 
 def drawn(sampled: Sampled) -> Floats:

@@ -203,7 +203,7 @@ class BootstrapRule(Rule):
         jackknife."""
         if sampled.ways is not None:
             return jackknife(sampled)
-        return bootstrap_sums(sampled, self.accelerated, rule_of(sampled.aggregation).doubt(sampled))
+        return bootstrap_sums(sampled, self.accelerated)
 
     def of_values(
         self, aggregation: Aggregation, values: Values, groups: Ints | None, options: "StatisticsConfig"
@@ -239,9 +239,14 @@ class ConfusionRule(Rule):
         events, kind = sampled.n - float(sampled.total.max()), "are not of the commonest kind"
         if self.rarest is not None and self.rarest(sampled.total) < events:
             events, kind = self.rarest(sampled.total), "have the rarest label"
-        if events >= _FEW_EVENTS:
-            return None
-        return f"only {events:g} items {kind}: the error bar is not to be relied on; {_FEW_EVENTS} are safer"
+        return few_events(events, kind)
+
+
+def few_events(events: float, kind: str) -> str | None:
+    """A doubt where fewer than ten items decide: so many of a ``kind``."""
+    if events >= _FEW_EVENTS:
+        return None
+    return f"only {events:g} items {kind}: the error bar is not to be relied on; {_FEW_EVENTS} are safer"
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from metrics.errors import ConfigError, MetricError
 from metrics.statistics.clusters import counts, few_clusters, numbered
 from metrics.statistics.formulas import Sampled, bounded_share, influences
 from metrics.statistics.intervals import Bounded, Shape, normal_quantile, skewed, wilson
-from metrics.statistics.rules import NoErrorBar
+from metrics.statistics.rules import NoErrorBar, SumsRule, few_events
 from metrics.types import Estimate, Floats, Ints, Scores
 
 FEW_GRADES: Final = 20
@@ -430,6 +430,27 @@ ItemGrades = Sequence[float | None]
 NAME, BOUNDS = "krippendorff_alpha", (-1.0, 1.0)
 
 
+@dataclass(frozen=True)
+class AgreementRule(SumsRule):
+    """Of Krippendorff's alpha, whose rows begin with the observed disagreement and the number of grades.
+
+    Where nearly all items have one grade, few others decide what chance would give. Of ``squared``
+    differences a few are most of what is observed.
+    """
+
+    squared: bool = False
+
+    def doubt(self, sampled: Sampled) -> str | None:
+        """A doubt where fewer than ten items are not of the commonest kind, or have differences to square."""
+        rated = sampled.table[sampled.table[:, 1] > 0]
+        alike = np.unique(np.round(rated / rated[:, 1:2], 9), axis=0, return_counts=True)[1]
+        events, kind = len(rated) - int(alike.max(initial=0)), "are not of the commonest kind"
+        differing = int((rated[:, 0] > 0).sum())
+        if self.squared and differing < events:
+            events, kind = differing, "have grades that differ"
+        return few_events(events, kind)
+
+
 def krippendorff_alpha(*, level: Literal["nominal", "interval"] = "nominal") -> Aggregation:
     """Krippendorff's alpha: 1 is full agreement, 0 what chance gives, below 0 systematic disagreement.
 
@@ -467,7 +488,7 @@ def _nominal_table(values: Sequence[Any] | Floats) -> tuple[Aggregation, Floats]
         rated, by_grade = total[..., 1], total[..., 2:]
         return _alpha(total[..., 0], (rated**2 - (by_grade**2).sum(axis=-1)) / (rated - 1))
 
-    return Aggregation(NAME, k=table.shape[1], compute=compute, bounds=BOUNDS), table
+    return Aggregation(NAME, k=table.shape[1], compute=compute, rule=AgreementRule(), bounds=BOUNDS), table
 
 
 def _interval_table(values: Sequence[Any] | Floats) -> tuple[Aggregation, Floats]:
@@ -486,7 +507,8 @@ def _interval_table(values: Sequence[Any] | Floats) -> tuple[Aggregation, Floats
         rated, plain, squares = total[..., 1], total[..., 2], total[..., 3]
         return _alpha(total[..., 0], 2 * (rated * squares - plain**2) / (rated - 1))
 
-    return Aggregation(NAME, k=4, compute=compute, bounds=BOUNDS), table
+    rule = AgreementRule(squared=True)
+    return Aggregation(NAME, k=4, compute=compute, rule=rule, bounds=BOUNDS), table
 
 
 def _alpha(observed: Floats, expected: Floats) -> Floats:

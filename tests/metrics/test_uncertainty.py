@@ -254,6 +254,15 @@ def test_a_handful_of_rare_events_carries_a_warning() -> None:
     assert "only 5 items" in made.warning
 
 
+@pytest.mark.parametrize("method", ["auto", "bootstrap", "bca", "jackknife", "delta"])
+@pytest.mark.parametrize("crossed", [False, True])
+def test_a_handful_of_rare_events_carries_a_warning_whatever_the_method(method: Any, crossed: bool) -> None:
+    rare = np.eye(4)[[3] * 95 + [0, 0, 1, 1, 2]]
+    ways = np.column_stack([np.arange(100) % 20, np.arange(100) // 5]) if crossed else None
+    options = StatisticsConfig(method=method, bootstrap_iters=500)
+    assert "only 5 items" in str(estimate(build_aggregation("f1"), rare, None, ways, options).warning)
+
+
 def test_few_items_of_a_label_carry_a_warning_however_many_were_given_it() -> None:
     cells = np.eye(4)[[0] * 85 + [1] * 12 + [2, 3, 3]]
     made = estimate(build_aggregation("f1"), cells, None, None, DEFAULT)

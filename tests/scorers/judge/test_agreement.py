@@ -3,14 +3,17 @@
 import itertools
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from metrics.config import StatisticsConfig
 from metrics.errors import ConfigError, MetricError
 from metrics.reductions.reduction import Repeats, build_reduction, reduce_repeats
+from metrics.statistics.estimate import estimate
 from scorers.judge.calibration import krippendorff_alpha
 
 PROPERTY = settings(deadline=None, derandomize=True, max_examples=60)
@@ -96,3 +99,38 @@ def test_repeats_of_verdicts_are_units_of_their_own_and_nothing_warns_of_means()
     )
     (reduced,) = reduce_repeats(replace(build_reduction("mean"), aggregation=alpha), repeats)
     assert reduced.values == [[[1.0, 1.0], [1.0, 0.0]], [[0.0, 0.0], [0.0, 0.0]]]
+
+
+def _rated(rng: np.random.Generator, items: int, common: float, error: float, grades: int) -> np.ndarray:
+    """Two raters' grades (items, 2): most of one grade, each rater wrong with a chance of ``error``."""
+    true = np.where(rng.random(items) < common, 0, rng.integers(0, grades, items))
+    wrong = rng.random((items, 2)) < error
+    return np.where(wrong, rng.integers(0, grades, (items, 2)), true[:, None])
+
+
+@pytest.mark.parametrize("level", ["nominal", "interval"])
+@pytest.mark.parametrize(
+    ("items", "common", "error", "grades"), [(20, 0.8, 0.2, 2), (30, 0.9, 0.1, 2), (50, 0.95, 0.05, 10)]
+)
+def test_an_interval_of_agreement_that_misses_carries_a_doubt(
+    level: Any, items: int, common: float, error: float, grades: int
+) -> None:
+    alpha, rng = krippendorff_alpha(level=level), np.random.default_rng(0)
+    true, missed = (
+        alpha.value(None, [[row] for row in _rated(rng, 40_000, common, error, grades).tolist()]),
+        0,
+    )
+    for _ in range(200):
+        rows = [[row] for row in _rated(rng, items, common, error, grades).tolist()]
+        made = estimate(alpha, None, rows, None, StatisticsConfig())
+        outside = not math.isnan(made.ci_low) and not made.ci_low <= true <= made.ci_high
+        missed += outside and "not to be relied on" not in str(made.warning)
+    assert missed / 200 <= 0.07
+
+
+def test_agreement_on_balanced_grades_is_not_doubted() -> None:
+    rows = [[[grade, grade if item % 7 else 1 - grade]] for item, grade in enumerate([0, 1] * 100)]
+    for level in ("nominal", "interval"):
+        made = estimate(krippendorff_alpha(level=level), None, rows, None, StatisticsConfig())
+        assert made.warning is None
+        assert made.ci_low < made.value < made.ci_high
