@@ -1,4 +1,4 @@
-"""What the intervals of judged rates and of groups cover: ``python -m bench.judges`` prints their tables.
+"""What the intervals of judged rates cover: ``python -m bench.judges`` prints their table.
 
 As ``bench/coverage.py`` does for single numbers. People's verdicts are a random sample of answers such as the
 items', which prediction-powered inference needs; error rates are the same on both, which correction by rates
@@ -7,17 +7,14 @@ needs.
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 
-from bench.coverage import HIGH, LOW, SHARE
-from metrics.aggregation import build_aggregation
-from metrics.config import StatisticsConfig
-from metrics.statistics.estimate import estimate, group_aggregate
+from bench.coverage import HIGH, LOW
 from metrics.types import Estimate
 from scorers.judge.calibration import Calibration, Labelled, corrected_estimate, ppi_estimate
 
@@ -143,33 +140,9 @@ def of_rates() -> Iterator[Setting]:
         yield Setting("error rates", name, rate, corrected, discrete=rate == 0.9)
 
 
-def of_groups() -> Iterator[Setting]:
-    """Means over several benchmarks."""
-    share, mean = SHARE, build_aggregation("mean")
-    for name, truths, n, kind in (
-        ("five shares of .97, 20 items", [0.97] * 5, 20, "share"),
-        ("five shares of .7, 20 items", [0.7] * 5, 20, "share"),
-        ("ten shares from .5 to .95, 100 items", list(np.linspace(0.5, 0.95, 10)), 100, "share"),
-        ("57 shares from .2 to .95, 5 items", list(np.linspace(0.2, 0.95, 57)), 5, "share"),
-        ("57 shares from .2 to .95, 8 items", list(np.linspace(0.2, 0.95, 57)), 8, "share"),
-        ("57 shares from .2 to .95, 10 items", list(np.linspace(0.2, 0.95, 57)), 10, "share"),
-        ("57 means of 5 normal numbers", [0.0] * 57, 5, "normal"),
-        ("five means of 10 normal numbers", [0.0] * 5, 10, "normal"),
-        ("three means of 30 normal numbers", [0.0] * 3, 30, "normal"),
-    ):
-
-        def grouped(rng: Rng, truths: Any = truths, n: int = n, kind: str = kind) -> Estimate:
-            rows = [rng.random(n) < p if kind == "share" else rng.normal(p, 1, n) for p in truths]
-            tables = [np.asarray(row, dtype=np.float64).reshape(-1, 1) for row in rows]
-            own = replace(share) if kind == "share" else mean
-            return group_aggregate([estimate(own, table, None, None, StatisticsConfig()) for table in tables])
-
-        yield Setting("groups", name, float(np.mean(truths)), grouped, discrete=n < 30)
-
-
 def settings() -> list[Setting]:
     """All settings of the tables."""
-    return [*of_people(), *of_rates(), *of_groups()]
+    return [*of_people(), *of_rates()]
 
 
 def table(measured: list[Coverage]) -> str:

@@ -18,10 +18,8 @@ import numpy as np
 
 from metrics.aggregation import Aggregation
 from metrics.errors import ConfigError
-from metrics.statistics.bounded import near_bounds
 from metrics.statistics.clusters import counts, few_clusters, numbered
 from metrics.statistics.formulas import Sampled, Spread
-from metrics.statistics.intervals import Bounded, student_quantile
 from metrics.statistics.rules import METHODS, rule_of
 from metrics.types import Estimate, Floats, Ints, Values
 
@@ -29,7 +27,6 @@ if TYPE_CHECKING:
     from metrics.config import StatisticsConfig
 
 _ROUNDING = 1e-9
-_STUDENTS = "closed form"  # how the error of a mean without a range is found
 _POINT = 1e-12  # of an end: an interval that rounding alone makes
 
 
@@ -178,15 +175,13 @@ def _single(groups: Ints | None) -> str:
     return "one item has no spread" if groups is None else "one cluster has no spread"
 
 
-def group_aggregate(
-    estimates: Sequence[Estimate], weight_by_size: bool = True, ci_level: float = 0.95
-) -> Estimate:
+def group_aggregate(estimates: Sequence[Estimate], weight_by_size: bool = True) -> Estimate:
     """The mean of independent benchmarks' values, weighted by their items or not, with its standard error.
 
     The weights w add up to 1, and the error is √Σ (w · stderr)² for either kind of weight; a member without
-    an error bar leaves the group without one. The interval comes from the members' intervals, so that it
-    stays where they stay and has a width where all of a member's items are alike. A member without a value
-    leaves the group without a value: nothing is dropped.
+    an error bar leaves the group without one. There is no interval: how well a member's own error is known,
+    its clusters and its range are not in an estimate. A member without a value leaves the group without a
+    value: nothing is dropped. What the members warn of is said once.
     """
     if not estimates:
         raise ConfigError("a group needs at least one benchmark")
@@ -205,65 +200,5 @@ def group_aggregate(
     stderr = math.sqrt(
         math.fsum((w * member.stderr) ** 2 for w, member in zip(weights, estimates, strict=True))
     )
-    shares = all(
-        member.stderr_method.startswith("wilson") and 0 <= member.ci_low <= member.ci_high <= 1
-        for member in estimates
-    )
-    recovered = _share if shares else _recovered
-    low, high = recovered(value, estimates, weights, ci_level)
-    return Estimate(value, stderr, "weighted sum of variances", low, high, n_items)
-
-
-def _share(
-    value: float, members: Sequence[Estimate], weights: Sequence[float], level: float
-) -> tuple[float, float]:
-    """Wilson's interval of a mean of shares, at the size that their standard errors amount to together: of
-    few items each one's own is little known, and all of them are. Of members that are all right, or all
-    wrong, as many items as there are, allowing for the weights."""
-    pairs = list(zip(weights, members, strict=True))
-    items = 1 / math.fsum(w * w / member.n_items for w, member in pairs)
-    share = Bounded(
-        value=min(max(value, 0.0), 1.0),
-        variance=math.fsum((w * member.stderr) ** 2 for w, member in pairs),
-        units=items,
-        degrees=_together(weights, members),
-        extreme=1.0,
-        least=1.0,
-    )
-    return near_bounds(share.value, share.size(level), level)
-
-
-def _together(weights: Sequence[float], members: Sequence[Estimate]) -> float:
-    """Degrees of freedom of the weighted sum's standard error (Welch and Satterthwaite)."""
-    parts = [
-        ((w * member.stderr) ** 2, max(member.n_items - 1, 1))
-        for w, member in zip(weights, members, strict=True)
-    ]
-    noise = math.fsum(part**2 / degrees for part, degrees in parts)
-    total = math.fsum(part for part, _ in parts)
-    return max(total**2 / noise, 1.0) if noise > 0 else math.fsum(degrees for _, degrees in parts)
-
-
-def _recovered(
-    value: float, members: Sequence[Estimate], weights: Sequence[float], level: float
-) -> tuple[float, float]:
-    """The interval of a weighted sum from its members' own, which have a width where their standard error is
-    0 and end where their range ends.
-
-    Source: Zou and Donner 2008, Construction of confidence limits about effect measures (MOVER). A member
-    without an interval has Student's. Each reaches as far as its own few degrees of freedom ask for, and the
-    sum has those of all members: their ends are brought back by the ratio of the quantiles, those of numbers
-    without a range to as many standard errors as the sum's degrees ask for.
-    """
-    below, above = 0.0, 0.0
-    together = student_quantile(level, _together(weights, members))
-    for weight, member in zip(weights, members, strict=True):
-        reach, half = together * member.stderr, (member.ci_high - member.ci_low) / 2
-        if member.stderr_method.startswith(_STUDENTS) and half > 0:
-            scale = min(reach / half, 1.0)
-        else:
-            scale = min(together / student_quantile(level, max(member.n_items - 1, 1)), 1.0)
-        ends = (scale * (member.value - member.ci_low), scale * (member.ci_high - member.value))
-        down, up = ends if all(map(math.isfinite, ends)) else (reach, reach)
-        below, above = below + (weight * down) ** 2, above + (weight * up) ** 2
-    return value - math.sqrt(below), value + math.sqrt(above)
+    said = "; ".join(dict.fromkeys(member.warning for member in estimates if member.warning))
+    return Estimate(value, stderr, "weighted sum of variances", math.nan, math.nan, n_items, said or None)

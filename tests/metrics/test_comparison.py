@@ -19,7 +19,7 @@ from metrics.statistics.comparison import Comparison, compare_items
 from metrics.statistics.differences import ItemColumn
 from metrics.statistics.estimate import estimate, group_aggregate
 from metrics.statistics.gate import adjust, decide, p_regression, worst_of
-from metrics.statistics.intervals import normal_quantile, wilson
+from metrics.statistics.intervals import normal_quantile
 from metrics.statistics.power import mcnemar
 from metrics.statistics.significance import sign_flip
 from metrics.statistics.unpaired import compare_unpaired
@@ -415,12 +415,16 @@ def test_a_group_of_parts_has_nearly_the_error_of_the_whole() -> None:
     assert made.stderr == pytest.approx(whole.std(ddof=1) / math.sqrt(len(whole)), rel=0.02)
 
 
-def test_a_group_of_members_that_are_all_right_has_a_width_and_stays_within_its_range() -> None:
-    ones = estimate(replace(MEAN, bounds=(0.0, 1.0)), np.ones((20, 1)), None, None, FEW)
-    made = group_aggregate([ones] * 5)
-    assert (made.ci_low, made.ci_high) == pytest.approx(wilson(1.0, 100, 0.95))  # was [1, 1]
-    bare = group_aggregate([Estimate(0.5, 0.1, "closed form", math.nan, math.nan, 5)])
-    assert bare.ci_high - bare.value == pytest.approx(0.1 * scipy.stats.t.ppf(0.975, 4))
+def test_a_group_has_no_interval_and_says_what_its_members_warn_of() -> None:
+    share, clusters = replace(MEAN, bounds=(0.0, 1.0)), np.repeat(np.arange(4), 50)
+    ones = estimate(share, np.ones((200, 1)), None, clusters, FEW)
+    plain = estimate(share, np.eye(20)[:, :1], None, None, FEW)
+    made = group_aggregate([ones, plain, ones])
+    assert math.isnan(made.ci_low)
+    assert math.isnan(made.ci_high)
+    assert made.stderr > 0
+    assert made.warning == ones.warning == "only 4 clusters: the error bar is a rough guide"
+    assert group_aggregate([plain, plain]).warning is None
 
 
 def test_a_member_without_value_or_error_is_not_dropped() -> None:

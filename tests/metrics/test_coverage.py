@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench.coverage import SHARE, Setting, edges, measure, settings
+from bench.coverage import Setting, edges, measure, settings
 from metrics.aggregation import Aggregation, build_aggregation
 from metrics.config import StatisticsConfig
 from metrics.statistics.comparison import compare_items
 from metrics.statistics.differences import ItemColumn
-from metrics.statistics.estimate import estimate, group_aggregate
+from metrics.statistics.estimate import estimate
 
 pytestmark = pytest.mark.slow
 
@@ -201,29 +201,3 @@ def _two_systems(rng: np.random.Generator, n: int, lift: float) -> Any:
 def test_the_paired_bootstrap_of_bleu_keeps_its_level() -> None:
     found = rejections(lambda rng: _two_systems(rng, 100, 0.0), "bleu", rounds=4000)
     assert 0.03 <= found <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / 4000)
-
-
-MEMBERS = {
-    "five shares of .97, 20 items": ([0.97] * 5, 20, "share"),
-    "five shares of .7, 20 items": ([0.7] * 5, 20, "share"),
-    "ten shares from .5 to .95, 100 items": (list(np.linspace(0.5, 0.95, 10)), 100, "share"),
-    "five means of 10 normal numbers": ([0.0] * 5, 10, "normal"),
-    "three means of 30 normal numbers": ([0.0] * 3, 30, "normal"),
-}
-
-
-@pytest.mark.parametrize("name", MEMBERS)
-def test_intervals_of_groups_cover(name: str) -> None:
-    truths, n, kind = MEMBERS[name]
-    rng, rounds, inside = np.random.default_rng(5), 2_000, 0
-    aggregation = SHARE if kind == "share" else build_aggregation("mean")
-    for _ in range(rounds):
-        rows = [rng.random(n) < p if kind == "share" else rng.normal(p, 1, n) for p in truths]
-        made = group_aggregate(
-            [estimate(aggregation, column(row), None, None, StatisticsConfig()) for row in rows]
-        )
-        inside += made.ci_low <= np.mean(truths) <= made.ci_high
-        assert kind != "share" or 0 <= made.ci_low <= made.ci_high <= 1
-    noise = 2 * np.sqrt(0.05 * 0.95 / rounds)
-    assert LOW - noise <= inside / rounds
-    assert inside / rounds <= (0.985 + noise if n >= 30 else 1.0)  # few items: discrete, or Student's alone

@@ -13,7 +13,7 @@ from metrics.aggregation import build_aggregation
 from metrics.config import StatisticsConfig
 from metrics.statistics.comparison import compare_items
 from metrics.statistics.differences import ItemColumn
-from metrics.statistics.estimate import estimate, group_aggregate
+from metrics.statistics.estimate import estimate
 from metrics.statistics.formulas import variance_components
 from metrics.statistics.unpaired import compare_unpaired
 
@@ -76,18 +76,6 @@ def test_a_small_run_beside_a_large_one_is_warned_about(small: int, large: int, 
     said = str(compare_unpaired(MEAN, runs, (None, None), FAST).warning)
     assert (f"only {small} items in a run" in said) == (enough is not None)
     assert f"{enough} and more are safer" in said or enough is None
-
-
-def test_many_small_members_have_an_interval_as_wide_as_they_spread() -> None:
-    rng, truths, covered = np.random.default_rng(8), np.linspace(0.2, 0.95, 57), []
-    for _ in range(200):
-        tables = [(rng.random((5, 1)) < p).astype(float) for p in truths]
-        made = group_aggregate([estimate(SHARE, table, None, None, FAST) for table in tables])
-        covered.append(made.ci_low <= truths.mean() <= made.ci_high)
-    assert np.mean(covered) >= 0.95 - 3 * (0.05 * 0.95 / 200) ** 0.5
-    numbers = [estimate(MEAN, rng.normal(size=(5, 1)), None, None, FAST) for _ in range(57)]
-    made = group_aggregate(numbers)
-    assert (made.ci_high - made.ci_low) / made.stderr < 4.5  # was 5.9
 
 
 def test_an_error_below_that_of_its_samples_is_not_split() -> None:
