@@ -139,11 +139,11 @@ def _bits(total: Total, n: Count) -> Floats:
 @aggregation_factory(
     "weighted_mean",
     source=HARNESS,
-    takes="a pair (number, weight)",
+    takes="a pair (number × weight, weight)",
     example=((1, 2), (3, 4)),
 )
 def weighted_mean() -> Aggregation:
-    """Σa / Σb over pairs (a, b)."""
+    """Σa / Σb over pairs (a, b), the harness's: a is the number times its weight b."""
     return Aggregation(
         "weighted_mean",
         k=2,

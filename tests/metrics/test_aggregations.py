@@ -181,6 +181,16 @@ def test_a_perplexity_beyond_all_numbers_is_infinite() -> None:
     assert build_aggregation("weighted_perplexity").value(np.array([[-1e6, 1.0]]), None) == math.inf
 
 
+def test_a_weighted_mean_takes_numbers_times_their_weights_and_says_so() -> None:
+    numbers, weights = np.array([1.0, 0.0, 0.5]), np.array([2.0, 1.0, 4.0])
+    pairs = list(zip(numbers * weights, weights, strict=True))
+    built = build_aggregation("weighted_mean")
+    scores = built.scores(pairs)
+    assert scores.score.tolist() == numbers.tolist()
+    assert built.value(scores.statistics, None) == pytest.approx(np.average(numbers, weights=weights))
+    assert AGGREGATIONS["weighted_mean"].takes == "a pair (number × weight, weight)"
+
+
 def test_nanmean_says_how_many_items_do_not_count() -> None:
     aggregation = build_aggregation("nanmean")
     scores = aggregation.scores([1.0, math.nan, math.inf, 0.0, -math.inf])
