@@ -18,7 +18,7 @@ import numpy as np
 
 from metrics.errors import ConfigError, MetricError, described, nearest
 from metrics.registry import AGGREGATIONS, NamedFunction, parameters
-from metrics.types import NUMBER_TYPES, Floats, Kind, Resolve, Scores, Values
+from metrics.types import NUMBER_TYPES, Bools, Floats, Kind, Resolve, Scores, Values
 
 SUMMED_IN_ORDER = 2
 """Columns of statistics up to which the order of adding is kept; wider ones are whole numbers, as a rule."""
@@ -74,7 +74,7 @@ class Aggregation:
     merge: Callable[[Sequence[Any]], Any] | None = None
     rule: ErrorRule | None = None
     bounds: tuple[float, float] = (-math.inf, math.inf)
-    leaves_out: Callable[[Floats], int] | None = None  # items (n, k) that do not count, for whoever reads it
+    leaves_out: Callable[[Floats], Bools] | None = None  # which items (n, k) do not count
     weight: tuple[int, ...] | None = None
     proportional: bool = False
     parameters: Mapping[str, Any] = field(default_factory=dict)

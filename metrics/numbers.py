@@ -9,7 +9,7 @@ import numpy as np
 from metrics.aggregation import Aggregation, Count, Total, aggregation_factory, as_column, require_pairs
 from metrics.errors import ConfigError, MetricError
 from metrics.statistics.rules import ExpOfMeanRule, MeanRule, NoErrorBar, QuantileRule, SumRule
-from metrics.types import Floats, Scores, Values
+from metrics.types import Bools, Floats, Scores, Values
 
 HARNESS = "lm-evaluation-harness"
 
@@ -43,8 +43,8 @@ def nanmean() -> Aggregation:
         finite = np.isfinite(score)
         return np.column_stack([np.where(finite, score, 0.0), finite.astype(np.float64)])
 
-    def odd(table: Floats) -> int:
-        return int((table[:, 1] == 0).sum())
+    def odd(table: Floats) -> Bools:
+        return np.asarray(table[:, 1] == 0)
 
     return Aggregation("nanmean", k=2, compute=_ratio, encode=split, leaves_out=odd, proportional=True)
 

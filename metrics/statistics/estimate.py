@@ -50,10 +50,26 @@ def estimate(
     n = len(table) if table is not None else len(values if values is not None else [])
     if n == 0:
         return Estimate(math.nan, math.nan, "none", math.nan, math.nan, 0, "no scored items")
+    if table is not None and adding.leaves_out is not None:
+        return _of_those_that_count(adding, table, clusters, options)
     groups = numbered(clusters)
     if table is not None:
         return _of_sums(Sampled.of(adding, table, groups, options, samples), table, groups)
     return _of_values(aggregation, values if values is not None else [], groups, options)
+
+
+def _of_those_that_count(
+    aggregation: Aggregation, table: Floats, clusters: Ints | None, options: "StatisticsConfig"
+) -> Estimate:
+    """Items that do not count are no units of the error bar: it is that of the others alone."""
+    assert aggregation.leaves_out is not None
+    n, odd = len(table), aggregation.leaves_out(table)
+    if odd.all():
+        return _without_error(math.nan, n, f"none of {n} items counts")
+    groups = numbered(None if clusters is None else np.asarray(clusters)[~odd])
+    made = _of_sums(Sampled.of(aggregation, table[~odd], groups, options), table[~odd], groups)
+    said = f"{odd.sum()} of {n} items have no finite number and are left out" if odd.any() else None
+    return replace(made, n_items=n, warning="; ".join(filter(None, (said, made.warning))) or None)
 
 
 def _of_sums(sampled: Sampled, table: Floats, groups: Ints | None) -> Estimate:
@@ -79,12 +95,7 @@ def _of_sums(sampled: Sampled, table: Floats, groups: Ints | None) -> Estimate:
     if math.isfinite(spread.stderr):
         doubts = filter(None, (rule_of(aggregation).doubt(sampled), spread.warning))
         spread = replace(spread, warning="; ".join(doubts) or None)
-    made = _estimate(sampled.value, spread, len(table), aggregation, groups)
-    left_out = aggregation.leaves_out(table) if aggregation.leaves_out is not None else 0
-    if not left_out:
-        return made
-    said = f"{left_out} of {len(table)} items have no finite number and are left out"
-    return replace(made, warning="; ".join(filter(None, (said, made.warning))))
+    return _estimate(sampled.value, spread, len(table), aggregation, groups)
 
 
 def _within(table: Floats, bounds: tuple[float, float]) -> bool:

@@ -1,6 +1,7 @@
 """Aggregations: known numbers, values of process_results, and what nothing, one item or NaN give."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -189,6 +190,23 @@ def test_a_weighted_mean_takes_numbers_times_their_weights_and_says_so() -> None
     assert scores.score.tolist() == numbers.tolist()
     assert built.value(scores.statistics, None) == pytest.approx(np.average(numbers, weights=weights))
     assert AGGREGATIONS["weighted_mean"].takes == "a pair (number × weight, weight)"
+
+
+@pytest.mark.parametrize(
+    "clusters", [None, np.arange(42) // 2, np.column_stack([np.arange(42), np.arange(42) % 7])]
+)
+@pytest.mark.parametrize("numbers", [[1.0, 0.0], [1.0, 0.0, 0.25, 0.5, 1.0, 0.75]])
+def test_nanmean_has_the_error_bar_of_the_items_that_count(numbers: list[float], clusters: Any) -> None:
+    aggregation, n = replace(build_aggregation("nanmean"), bounds=(0.0, 1.0)), len(numbers)
+    scores, alone = aggregation.scores([*numbers, *[math.nan] * (42 - n)]), aggregation.scores(numbers)
+    made = estimate(aggregation, scores.statistics, None, clusters, StatisticsConfig())
+    own = None if clusters is None else clusters[:n]
+    expected = estimate(aggregation, alone.statistics, None, own, StatisticsConfig())
+    of = ("value", "stderr", "stderr_method", "ci_low", "ci_high")
+    np.testing.assert_equal(*[[getattr(one, key) for key in of] for one in (made, expected)])
+    assert made.n_items == 42
+    said = f"{42 - n} of 42 items have no finite number and are left out"
+    assert made.warning == "; ".join(filter(None, (said, expected.warning)))
 
 
 def test_nanmean_says_how_many_items_do_not_count() -> None:
