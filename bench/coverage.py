@@ -18,6 +18,7 @@ from metrics.aggregation import Aggregation, build_aggregation
 from metrics.config import StatisticsConfig
 from metrics.statistics.estimate import estimate
 from metrics.types import Floats
+from tasks.reduction.estimators import quantile_of_samples
 
 ROUNDS = 10_000
 DEFAULT = StatisticsConfig()
@@ -394,6 +395,24 @@ def quantiles() -> Iterator[Setting]:
                 _values(lambda rng, s: rng.exponential(1, s), n), truth, discrete=True, rounds=5_000,
                 benign=n >= 100,
             )  # fmt: skip
+
+    for q, n in ((50, 15), (95, 15), (95, 100)):
+        aggregation = quantile_of_samples(q / 100).aggregation
+        yield Setting(
+            f"percentile@{q} of samples", f"exponential, n {n}, 4 each", aggregation, _half_alike(n),
+            -math.log(1 - q / 100), discrete=True, rounds=2_000,
+        )  # fmt: skip
+
+
+def _half_alike(n: int) -> Draw:
+    """Four exponential samples of each item; those of half of the items are alike."""
+
+    def draw(rng: Rng, count: int) -> Iterator[tuple[Any, Any, Any]]:
+        for _ in range(count):
+            own, other = rng.exponential(size=(2, n, 4))
+            yield None, np.where(rng.random((n, 1)) < 0.5, own[:, :1], other).tolist(), None
+
+    return draw
 
 
 def classes() -> Iterator[Setting]:
