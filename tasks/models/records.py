@@ -54,6 +54,7 @@ ENDINGS: Final[Mapping[str, Ending]] = {
     **dict.fromkeys(("error", "abort", "insufficient_system_resource", "network_error"), "broken"),
 }
 """Finish reasons in lower case, and what they say."""
+OPENAI_WORDS: Final[Mapping[Ending | None, str]] = {"whole": "stop", "limit": "length", "call": "tool_calls"}
 
 
 def ending(finish: str | None) -> Ending | None:
@@ -68,6 +69,15 @@ def ending(finish: str | None) -> Ending | None:
 def is_at_limit(finish: str | None) -> bool:
     """Whether the limit of tokens ended an answer with this finish reason."""
     return ending(finish) == "limit"
+
+
+def openai_word(finish: str | None) -> str | None:
+    """A finish reason in OpenAI's words; those that it has no word for stay as they are.
+
+    >>> openai_word("MAX_TOKENS"), openai_word("end_turn"), openai_word("refusal")
+    ('length', 'stop', 'refusal')
+    """
+    return OPENAI_WORDS.get(ending(finish), finish)
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ from tasks.models.providers.native import (
 )
 from tasks.models.providers.openai.generation import ParsedChoice, thought_tokens
 from tasks.models.providers.provider import ServedModel
-from tasks.models.records import Answer, Request, text_or_none, usage_of
+from tasks.models.records import Answer, Request, openai_word, text_or_none, usage_of
 from tasks.models.registry import provider
 from tasks.models.wire import ModelListing, Wire, body_error, event_object, mended, status_error
 
@@ -55,15 +55,6 @@ TAKEN: Final = frozenset(
     | {"tool_choice", "reasoning_effort"}
 )
 """Sampling parameters that the API has a field for."""
-FINISHES: Final[Mapping[str, str]] = {
-    "end_turn": "stop",
-    "stop_sequence": "stop",
-    "pause_turn": "stop",
-    "max_tokens": "length",
-    "model_context_window_exceeded": "length",
-    "tool_use": "tool_calls",
-}
-"""Its stop reasons in the words of our answers; others stay as they are."""
 
 
 class AnthropicConfig(NativeConfig):
@@ -198,7 +189,7 @@ class Messages(NativeCodec):
         blocks, stop = part.get("content"), text_or_none(part.get("stop_reason"))
         if not isinstance(blocks, list) or not all(isinstance(block, Mapping) for block in blocks):
             raise MalformedBody("the answer has no list of content blocks")
-        facts: dict[str, Any] = {**self.usage(part), "finish_reason": FINISHES.get(stop or "", stop)}
+        facts: dict[str, Any] = {**self.usage(part), "finish_reason": openai_word(stop)}
         if stop == "refusal":
             why = part.get("stop_details")
             reason = text_or_none(why.get("explanation")) if isinstance(why, Mapping) else None

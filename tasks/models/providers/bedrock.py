@@ -48,7 +48,7 @@ from tasks.models.providers.native import (
 )
 from tasks.models.providers.openai.generation import ParsedChoice, thought_tokens
 from tasks.models.providers.provider import PROBE_SECONDS, ServedModel
-from tasks.models.records import Answer, Request, ending, text_or_none, usage_of
+from tasks.models.records import Answer, Request, ending, openai_word, text_or_none, usage_of
 from tasks.models.registry import provider
 from tasks.models.signing import Credentials, SignatureV4, need_botocore
 from tasks.models.wire import ModelListing, Wire, event_object, mended, status_error
@@ -66,16 +66,6 @@ FIELDS: Final[Mapping[str, str]] = {
     "stop": "stopSequences",
 }
 """Those of ``inferenceConfig`` by what Converse calls them."""
-FINISHES: Final[Mapping[str, str]] = {
-    "end_turn": "stop",
-    "stop_sequence": "stop",
-    "malformed_model_output": "stop",
-    "malformed_tool_use": "stop",
-    "max_tokens": "length",
-    "model_context_window_exceeded": "length",
-    "tool_use": "tool_calls",
-}
-"""Its stop reasons in the words of our answers; others stay as they are."""
 CACHE_POINT: Final[Mapping[str, Any]] = {"cachePoint": {"type": "default"}}
 
 
@@ -291,7 +281,7 @@ class Converse(NativeCodec):
     def read(self, request: Request, part: Mapping[str, Any]) -> Answer:
         """What the blocks of the message say; raises MalformedBody."""
         blocks, stop = _message_blocks(part), text_or_none(part.get("stopReason"))
-        facts: dict[str, Any] = {**self.usage(part), "finish_reason": FINISHES.get(stop or "", stop)}
+        facts: dict[str, Any] = {**self.usage(part), "finish_reason": openai_word(stop)}
         if ending(stop) == "filtered":
             return Answer("refused", error=f"{FILTERED}: the answer was stopped ({stop})", **facts)
         text = joined(block["text"] for block in blocks if "text" in block)

@@ -41,7 +41,7 @@ from tasks.models.providers.native import (
     thoughts_text,
 )
 from tasks.models.providers.provider import ServedModel
-from tasks.models.records import Answer, Request, ending, text_or_none, usage_of
+from tasks.models.records import Answer, Request, ending, is_at_limit, openai_word, text_or_none, usage_of
 from tasks.models.registry import provider
 from tasks.models.wire import ModelListing, Wire, answer_body, body_error, event_object, mended, status_error
 
@@ -57,12 +57,6 @@ FIELDS: Final[Mapping[str, str]] = {
 }
 """Sampling parameters by what the API calls them."""
 TAKEN: Final = frozenset({*FIELDS, "response_format", "tool_choice", "reasoning_effort", "seed"})
-FINISHES: Final[Mapping[str, str]] = {
-    "STOP": "stop",
-    "MAX_TOKENS": "length",
-    "MALFORMED_FUNCTION_CALL": "stop",
-}
-"""Its finish reasons in the words of our answers; others stay as they are."""
 BROKEN_OFF: Final = frozenset({"OTHER", "MALFORMED_RESPONSE", "FINISH_REASON_UNSPECIFIED"})
 """Finish reasons of a candidate that the API broke off without a reason of the item's."""
 SIGNATURE: Final = "thoughtSignature"
@@ -202,7 +196,7 @@ class Contents(NativeCodec):
         if not isinstance(candidates, list) or len(candidates) != 1 or not isinstance(candidates[0], Mapping):
             raise MalformedBody("the answer does not have the one candidate that was asked for")
         finish = text_or_none(candidates[0].get("finishReason"))
-        facts["finish_reason"] = FINISHES.get(finish or "", finish)
+        facts["finish_reason"] = openai_word(finish)
         if ending(finish) == "filtered":
             return Answer("refused", error=f"{FILTERED}: the answer was blocked ({finish})", **facts)
         if finish in BROKEN_OFF:
@@ -219,10 +213,10 @@ class Contents(NativeCodec):
         signatures = [one.get(SIGNATURE) for one in parts if "functionCall" in one]
         facts["thoughts_json"] = thoughts_text(signatures if any(signatures) else ())
         if not text.strip() and calls is None:
-            if finish == "MAX_TOKENS":
+            if is_at_limit(finish):
                 limit = "the tokens were used up before the answer began (finish reason MAX_TOKENS)"
                 return Answer("cut_off", error=limit, **facts)
-            if finish not in FINISHES or (finish == "STOP" and not parts):
+            if ending(finish) not in ("whole", "limit") or (finish == "STOP" and not parts):
                 raise EmptyAnswer(f"the answer has no content (finish reason {finish!r})")
         return Answer("ok", text, **facts)
 
