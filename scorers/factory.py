@@ -46,7 +46,6 @@ from scorers.metric_lists import (
     MetricsByFilter,
     build_listed_column,
     build_listed_metric,
-    metric_entry,
     metric_list_of,
     metrics_by_filter,
     refuse_arguments,
@@ -216,7 +215,10 @@ def agreement_scorer(config: ScoringConfig, chosen: AgreementConfig, resolve: Re
         ),
     }
     base = build_scorer(config.model_copy(update=rest), resolve)
-    metric = build_column(metric_entry(entries, FILTER_AGREEMENT), resolve).within((0.0, 1.0))
+    listed = (one for one in entries if one.metric == FILTER_AGREEMENT)
+    own = next(listed, MetricConfig(metric=FILTER_AGREEMENT))
+    refuse_arguments(own, ())
+    metric = build_column(own, resolve).within((0.0, 1.0))
     return AgreementScorer(base, chosen.filters or names, metric)
 
 

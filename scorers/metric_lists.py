@@ -92,13 +92,6 @@ def with_scorer_metrics(
     return found
 
 
-def metric_entry(entries: Sequence[MetricConfig], name: str) -> MetricConfig:
-    """The entry of a metric list that gives a scorer's own metric an alias or a reduction, or a plain one."""
-    found = next((one for one in entries if one.metric == name), MetricConfig(metric=name))
-    refuse_arguments(found, ())
-    return found
-
-
 def refuse_arguments(one: MetricConfig, known: Collection[str]) -> None:
     """Raises ConfigError for an argument that a scorer's own metric does not take; an aggregation of the
     config's choice may have arguments of its own."""

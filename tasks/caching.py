@@ -8,7 +8,7 @@ record, and it serves as long as all of them are as they were.
 """
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import lru_cache, partial, wraps
@@ -128,11 +128,10 @@ def cached_task(
 
 
 def artifact_task(
-    stage: str, schema: pa.Schema, read: Sequence[str] | None = None, where: Where = "machines"
+    stage: str, schema: pa.Schema, where: Where = "machines"
 ) -> Callable[[Callable[P, Iterator[pa.RecordBatch]]], Task[P, ArtifactRef]]:
     """As ``cached_task``, for a function that yields the rows of one artifact: they are written as they
-    come, and the task returns the reference. ``read`` names the columns that later steps look at (None:
-    all)."""
+    come, and the task returns the reference."""
 
     def decorate(rows: Callable[P, Iterator[pa.RecordBatch]]) -> Task[P, ArtifactRef]:
         signature = inspect.signature(rows)
@@ -140,7 +139,7 @@ def artifact_task(
         @wraps(rows)
         def write(*args: P.args, **kwargs: P.kwargs) -> ArtifactRef:
             workspace: Workspace = signature.bind(*args, **kwargs).arguments["workspace"]
-            return workspace.open().write(stage, workspace.key, schema, rows(*args, **kwargs), read)
+            return workspace.open().write(stage, workspace.key, schema, rows(*args, **kwargs))
 
         return cached_task(stage, where=where)(write)
 

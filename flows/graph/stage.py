@@ -184,18 +184,18 @@ class Walk:
         return dict(self._given)
 
     def _next(self) -> None:
-        if CELLS in self._given and self.graph.plan.stopping is not None and self._has(DECISION):
+        if CELLS in self._given and self.graph.plan.stopping is not None and self._decision_is_ahead():
             self._block_by_block()
             return
         entry = self._left.pop(0)
         self._given[entry.gives] = self._submitted(entry, self._given)
 
-    def _has(self, name: str) -> bool:
-        return any(entry.gives == name for entry in self._left)
+    def _decision_is_ahead(self) -> bool:
+        return any(entry.gives == DECISION for entry in self._left)
 
     def _block_by_block(self) -> None:
         stages = []
-        while self._has(DECISION):
+        while self._decision_is_ahead():
             stages.append(self._left.pop(0))
         for block in _blocks(self._given[CELLS]):
             own = {**self._given, CELLS: block}

@@ -213,7 +213,7 @@ def _by_mcnemar(first: Floats, second: Floats, options: "StatisticsConfig") -> D
     alpha, p_value = 1 - options.ci_level, mcnemar(gained, lost)
     mde = _either_way(n, gained, lost, alpha)
     return Difference(
-        _standard_error(second - first, None),
+        _standard_error(second - first),
         "McNemar, exact",
         p_value,
         mde,
@@ -331,10 +331,9 @@ def _by_crossed(differences: Floats, ways: Ints, options: "StatisticsConfig", wi
     )
 
 
-def _standard_error(differences: Floats, groups: Ints | None) -> float:
-    residual = differences - differences.mean()
-    units = residual if groups is None else np.bincount(groups, weights=residual)
-    return math.sqrt(len(units) / (len(units) - 1) * float(units @ units)) / len(differences)
+def _standard_error(differences: Floats) -> float:
+    n, residual = len(differences), differences - differences.mean()
+    return math.sqrt(n / (n - 1) * float(residual @ residual)) / n
 
 
 def _correlation(first: Floats, second: Floats) -> float:

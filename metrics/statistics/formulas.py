@@ -233,10 +233,9 @@ def _mean_influence(sampled: Sampled) -> Floats:
     return np.asarray(residual * (sampled.units / sampled.n))
 
 
-def _skewed(sampled: Sampled, influence: Floats, method: str, stderr: float | None = None) -> Spread:
+def _skewed(sampled: Sampled, influence: Floats, method: str) -> Spread:
     """The interval of an estimate without known ends, with a doubt where there are too few units for one."""
-    own, shape = sampled.spread(influence)
-    stderr = own if stderr is None else stderr
+    stderr, shape = sampled.spread(influence)
     if not math.isfinite(stderr):
         return Spread(stderr, method, -math.inf, math.inf)
     low, high = skewed(sampled.value, stderr, shape, sampled.options.ci_level)

@@ -73,9 +73,9 @@ def _cornish_fisher(z: float, degrees: int) -> float:
     return z + first / degrees + second / degrees**2 + third / degrees**3
 
 
-def _inverse(rising: Callable[[float], float], level: float, high: float = 1.0) -> float:
-    """Where a function that rises from 0 reaches ``level``; ``high`` is doubled until it is beyond."""
-    low = 0.0
+def _inverse(rising: Callable[[float], float], level: float) -> float:
+    """Where a function that rises from 0 reaches ``level``."""
+    low, high = 0.0, 1.0
     while rising(high) < level:
         high *= 2
     for _ in range(80):

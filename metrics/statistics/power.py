@@ -166,7 +166,7 @@ def units_needed(alpha: float) -> int:
     return math.floor(1 - math.log2(alpha)) + 1
 
 
-def items_needed(margin: float, alpha: float, power: float = POWER) -> int | None:
+def items_needed(margin: float, alpha: float) -> int | None:
     """The fewest items, each right or wrong, among which the exact test finds a loss of ``margin`` at best:
     where none improves. None for a margin of 0, which no number decides.
 
@@ -176,9 +176,9 @@ def items_needed(margin: float, alpha: float, power: float = POWER) -> int | Non
     if margin <= 0:
         return None
     low, high = 0, 8
-    while not mcnemar_mde(high, 0, alpha, power) <= margin:
+    while not mcnemar_mde(high, 0, alpha) <= margin:
         low, high = high, 2 * high
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if mcnemar_mde(middle, 0, alpha, power) <= margin else (middle, high)
+        low, high = (low, middle) if mcnemar_mde(middle, 0, alpha) <= margin else (middle, high)
     return high

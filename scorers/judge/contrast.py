@@ -95,13 +95,13 @@ class Correction:
         made = corrected_estimate(self.by, grades, clusters, level)
         return made.warning if math.isnan(made.ci_low) else None
 
-    def labels_needed(self, runs: "Runs", margin: float, alpha: float, power: float = POWER) -> int | None:
+    def labels_needed(self, runs: "Runs", margin: float, alpha: float) -> int | None:
         """Labelled answers of each run's own that decide a margin on these items; None where no number
         does."""
         n, by = len(runs[0]), self.by
         if isinstance(by, Calibration) or margin <= 0 or n < 2:
             return None
-        reach = normal_quantile(1 - alpha) + normal_quantile(2 * power - 1)
+        reach = normal_quantile(1 - alpha) + normal_quantile(2 * POWER - 1)
         moved, high = score_column(runs[1]) - score_column(runs[0]), 3
         spread = float(moved.var(ddof=1)) / n
 

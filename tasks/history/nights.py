@@ -274,11 +274,11 @@ def suites_with(store: Store, run_id: str | None = None) -> list[tuple[str, str]
     return [(suite, name) for suite, name in found if run_id in (None, name)]
 
 
-def past_nights(store: Store, suite: str, before: str | None = None, name: str | None = None) -> list[Night]:
-    """The suite's nights that ended and can be read, oldest first, without the one called ``before``; with
-    ``name``, those of the suite of that name."""
+def past_nights(store: Store, suite: str, name: str | None = None) -> list[Night]:
+    """The suite's nights that ended and can be read, oldest first; with ``name``, those of the suite of that
+    name."""
     found = read_nights(store, suite).found.values()
-    return [night for night in found if night.ended and night.run_id != before and night.is_of(name)]
+    return [night for night in found if night.ended and night.is_of(name)]
 
 
 def night_ahead(nights: Iterable[Night], own: Night) -> Night | None:

@@ -107,9 +107,7 @@ def result_row(
     from metrics.statistics.estimate import estimate, possible
 
     if not cell.n_valid:
-        return _without_value(
-            pair, cell, "failed", "; ".join(["nothing could be scored", *cell_doubts(cell)])
-        )
+        return failed_row(pair, cell, "; ".join(["nothing could be scored", *cell_doubts(cell)]))
     aggregation = pair.metric.aggregation
     estimated = estimator(cell.statistics, cell.clusters, options) if estimator is not None else None
     if estimated is not None:
@@ -165,8 +163,15 @@ def _fewest(clusters: "Codes") -> int:
 
 
 def failed_row(pair: PairIdentity, cell: ResultCell, error: str) -> Row:
-    """One row of RESULTS for a group whose numbers would rest on a part of its items."""
-    return _without_value(pair, cell, "failed", error)
+    """One row of RESULTS for a group without a number: it would rest on a part of its items, or on none."""
+    return base_row(pair, cell.reduction, cell.label, cell.facets) | {
+        "value": None,
+        "stderr": None,
+        "stderr_method": "none",
+        **_counts(cell),
+        "status": "failed",
+        "error": error,
+    }
 
 
 def base_row(pair: PairIdentity, reduction: str, label: str | None, facets: str) -> Row:
@@ -206,17 +211,6 @@ def signature(pair: PairIdentity, reduction: str, estimated: "Estimate", options
     if "bootstrap" in estimated.stderr_method or "bca" in estimated.stderr_method:
         parts.append(f"iters:{options.bootstrap_iters}|seed:{options.seed}")
     return "|".join(parts)
-
-
-def _without_value(pair: PairIdentity, cell: ResultCell, status: str, error: str) -> Row:
-    return base_row(pair, cell.reduction, cell.label, cell.facets) | {
-        "value": None,
-        "stderr": None,
-        "stderr_method": "none",
-        **_counts(cell),
-        "status": status,
-        "error": error,
-    }
 
 
 def _counts(cell: ResultCell) -> Row:

@@ -50,8 +50,8 @@ CREATED_BY_ENGINE = 125
 def main() -> None:
     """Runs jobs until stdin ends."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # so that what a sandbox leaves is reaped
-    while (head := _read_exactly(0, 8)) is not None:
-        job = _read_exactly(0, struct.unpack(">Q", head)[0])
+    while (head := _read_exactly(8)) is not None:
+        job = _read_exactly(struct.unpack(">Q", head)[0])
         if job is None:
             return
         result = json.dumps(_judged(json.loads(job))).encode()
@@ -470,10 +470,10 @@ def _sealed(content: bytes) -> int:
     return fd
 
 
-def _read_exactly(fd: int, size: int) -> bytes | None:
+def _read_exactly(size: int) -> bytes | None:
     parts: list[bytes] = []
     while size:
-        part = os.read(fd, min(size, 1 << 20))
+        part = os.read(0, min(size, 1 << 20))
         if not part:
             return None
         parts.append(part)

@@ -20,6 +20,9 @@ from tasks.store.machine import boot, is_process
 
 MARK = "NIGHTJAR_SERVER"
 """Environment variable that every process of a server inherits, with the server's id."""
+KILL_SECONDS: Final = 5.0
+LAST_LINES: Final = 5
+LINE_WIDTH: Final = 160
 _PROC = Path("/proc")
 
 
@@ -62,9 +65,9 @@ def signal_group(group: int | None, number: int) -> None:
             os.killpg(group, number)
 
 
-def end_marked(identifier: str, patience: float = 5.0) -> None:
+def end_marked(identifier: str) -> None:
     """Kills every process with the server's mark, and waits until none is left."""
-    until = time.monotonic() + patience
+    until = time.monotonic() + KILL_SECONDS
     while found := list(marked(identifier)):
         for pid in found:
             with suppress(ProcessLookupError, PermissionError):
@@ -220,13 +223,13 @@ def log_text(folder: Path) -> str:
     return f"{head}\n… some of the log was left out here …\n{rest}" if cut else head + rest
 
 
-def last_lines(folder: Path, count: int = 5, width: int = 160) -> list[str]:
-    """The last lines of a server's log that say something, each cut at ``width`` characters."""
+def last_lines(folder: Path) -> list[str]:
+    """The last lines of a server's log that say something, each cut at LINE_WIDTH characters."""
     text = ""
     for name in (TAIL, TAIL_BEFORE, HEAD):
         with suppress(OSError), (folder / name).open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - 65_536))
             text = file.read().decode("utf-8", "replace") + text
-        if len(text.splitlines()) > count:
+        if len(text.splitlines()) > LAST_LINES:
             break
-    return [line.rstrip()[:width] for line in text.splitlines() if line.strip()][-count:]
+    return [line.rstrip()[:LINE_WIDTH] for line in text.splitlines() if line.strip()][-LAST_LINES:]

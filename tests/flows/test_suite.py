@@ -14,7 +14,14 @@ from flows.suite.rescoring import fixed_nights
 from flows.suite.second_look import asked_anew
 from flows.suite.telling import begin
 from metrics.errors import ConfigError
-from tasks.history.nights import Night, NightEvaluation, baseline_nights, past_nights, record_night
+from tasks.history.nights import (
+    Night,
+    NightEvaluation,
+    baseline_nights,
+    nights_before,
+    read_nights,
+    record_night,
+)
 from tasks.store.storage import Store
 
 
@@ -177,7 +184,7 @@ def test_a_night_is_held_against_the_nights_that_the_suite_names(
     ):
         record_night(store, night)
     record_night(store, a_night(5))
-    past = past_nights(store, "night", before="n5")
+    past = nights_before(read_nights(store, "night").found.values(), a_night(5))
     assert [night.run_id for night in past] == ["n1", "n2", "n3", "n4"]
     assert [night.run_id for night in baseline_nights(store, past, wanted, 3)] == expected
 

@@ -152,7 +152,7 @@ class DefinitionIndex:
                     )
                 continue
             entries[entry.name] = entry
-            for tag in names_under(entry.config, "tag") if entry.kind == "benchmark" else ():
+            for tag in _tags(entry.config) if entry.kind == "benchmark" else ():
                 _tagged(entries, tag, entry)
 
 
@@ -196,9 +196,8 @@ def file_entries(path: Path, config: Mapping[str, Any]) -> Iterator[IndexEntry]:
         yield IndexEntry(config["group"], "benchmark", path, config)
 
 
-def names_under(config: Mapping[str, Any], key: str) -> list[str]:
-    """The names of a key that holds one text or a list of texts."""
-    value = config.get(key)
+def _tags(config: Mapping[str, Any]) -> list[str]:
+    value = config.get("tag")
     return [value] if isinstance(value, str) else [name for name in value or () if isinstance(name, str)]
 
 

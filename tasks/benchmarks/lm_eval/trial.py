@@ -356,7 +356,7 @@ def _attempt(
     run: _Run, shape: Shape, guesses: Mapping[tuple[str, ...], str]
 ) -> tuple[Progress, BaseException | None]:
     try:
-        with _ended_after(ENDLESS):
+        with _without_endless():
             run.on(shape, guesses)
     except (Exception, SystemExit, EndlessError) as error:
         return (run.stage, tuple(line for _, line in _frames(error, run.base_dir))), error
@@ -371,9 +371,9 @@ class EndlessError(BaseException):
 
 
 @contextmanager
-def _ended_after(seconds: float) -> Iterator[None]:
-    """Raises EndlessError in the block once it takes more CPU time: some functions shuffle until an order
-    differs, which for one choice never happens.
+def _without_endless() -> Iterator[None]:
+    """Raises EndlessError in the block once it has taken ENDLESS seconds of CPU time: some functions shuffle
+    until an order differs, which for one choice never happens.
 
     By a signal, which also ends a pattern that runs away, and which is sent again to code that catches
     everything. Signals reach the main thread alone: elsewhere there is no limit.
@@ -384,7 +384,7 @@ def _ended_after(seconds: float) -> Iterator[None]:
     imported = set(sys.modules)
     before = signal.signal(signal.SIGVTALRM, _end)
     try:
-        signal.setitimer(signal.ITIMER_VIRTUAL, seconds, 1.0)
+        signal.setitimer(signal.ITIMER_VIRTUAL, ENDLESS, 1.0)
         try:
             yield
         finally:

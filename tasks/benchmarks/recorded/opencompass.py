@@ -25,6 +25,7 @@ JUDGED: Final = ("correct", "is_correct", "cascade_correct", "score")
 ANSWERED: Final = ("pred", "predictions", "prediction")
 UNSCORED: Final = "its details have no score for each sample; expected 'correct', as most evaluators write"
 NO_DETAILS: Final = "has no details; run OpenCompass with --dump-eval-details"
+NAMED: Final = 4
 GOLD: Final = ("answer", "references", "reference", "answers", "gold")
 
 
@@ -108,9 +109,10 @@ def _notes(result: Mapping[str, Any], samples: Sequence["_Sample"], names: Seque
         yield f"left out, as they are no mean of a score of samples: {_some(left)}"
 
 
-def _some(words: Sequence[str], most: int = 4) -> str:
+def _some(words: Sequence[str]) -> str:
     """The words, or the first of many and how many more there are."""
-    return ", ".join([*words[:most], *([f"{len(words) - most} more"] if len(words) > most else [])])
+    more = len(words) - NAMED
+    return ", ".join([*words[:NAMED], *([f"{more} more"] if more > 0 else [])])
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import pytest
 
 from metrics.errors import ConfigError
 from tasks.history.layout import HistoryError, record_run
-from tasks.history.nights import Night, past_nights, read_nights, record_night
+from tasks.history.nights import Night, nights_before, read_nights, record_night
 from tasks.history.prune import active_run
 from tasks.history.query import FOLDER, compact, query
 from tasks.store.schemas import ITEM_ROWS, RESPONSES, RESULTS, STATISTICS
@@ -349,7 +349,7 @@ def test_a_night_that_can_not_be_read_costs_itself_only(store: Store) -> None:
     found = read_nights(store, "s")
     assert list(found.found) == ["n1", "n3", "n6"]
     assert [skipped.name for skipped in found.skipped] == [f"suites/s/n{number}.json" for number in (2, 4, 5)]
-    assert [night.run_id for night in past_nights(store, "s", before="n6")] == ["n1", "n3"]
+    assert [night.run_id for night in nights_before(found.found.values(), found.found["n6"])] == ["n1", "n3"]
 
 
 def test_a_run_marks_the_format_and_a_store_of_a_later_one_is_refused(store: Store) -> None:
