@@ -5,7 +5,7 @@ Scorers and stages use the same names; nothing here computes anything.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,12 +15,7 @@ CutOff = Literal["wrong", "unscored", "text"]
 """What an answer is that was cut off before it began: no prediction, which is wrong; unscored, as if its
 request had failed; or the empty text, as lm-evaluation-harness scores it."""
 
-OUTPUT_TYPES: tuple[OutputType, ...] = (
-    "generate_until",
-    "multiple_choice",
-    "loglikelihood",
-    "loglikelihood_rolling",
-)
+OUTPUT_TYPES: tuple[OutputType, ...] = get_args(OutputType)
 Kind = Literal["sums", "values"]
 Floats = NDArray[np.float64]
 Ints = NDArray[np.signedinteger[Any]]

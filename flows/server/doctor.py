@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from flows.server.memory import Memory, memory_file
-from flows.server.view import View, dead_letters
+from flows.server.view import UNDER_WAY, View, dead_letters
 from metrics.errors import NightjarError
 from tasks.history.notices import receipts
 from tasks.store.home import default_store, home
@@ -22,7 +22,6 @@ STUCK_SECONDS: Final = 300.0
 """A run may be Pending, or Running without a sign of life, so long."""
 WATCH_SECONDS: Final = 300.0
 DAY: Final = timedelta(days=1)
-ACTIVE: Final = ("PENDING", "RUNNING", "CANCELLING", "PAUSED")
 
 
 @dataclass(frozen=True)
@@ -103,7 +102,7 @@ def _slots(view: View) -> Iterator[Diagnosis]:
             continue
         # A run that waits for its retry sleeps in its process, and keeps its place.
         waiting = [run for run in view.runs("SCHEDULED") if run["state"]["name"] == "AwaitingRetry"]
-        active = (*view.runs(*ACTIVE), *waiting)
+        active = (*view.runs(*UNDER_WAY), *waiting)
         holders = [run for run in active if str(run.get("deployment_id")) == deployment]
         if limit["active_slots"] > len(holders):
             taken = f"{limit['active_slots']} of {limit['limit']}"

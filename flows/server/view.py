@@ -12,6 +12,8 @@ from typing import Any, Final
 Ask = Callable[..., Any]
 """``ask(path)`` is a GET, ``ask(path, body)`` a POST; raises OSError while the server is away."""
 PAGE: Final = 200
+UNDER_WAY: Final = ("PENDING", "RUNNING", "PAUSED", "CANCELLING")
+"""Types of the states of a run that has begun and goes on."""
 RUN_ID: Final = "PREFECT__FLOW_RUN_ID"
 """By this variable a worker tells a process which run it is."""
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from flows.compare.runs import STATE_NAMES
-from flows.server.view import View, dead_letters, moment
+from flows.server.view import UNDER_WAY, View, dead_letters, moment
 from metrics.errors import ConfigError
 from tasks.server import PAIRS_LABEL, VERDICT_LABEL
 
@@ -155,9 +155,6 @@ def _was_due(schedule: Any, since: datetime | None, now: datetime, times: Times)
         return bool(asyncio.run(plan.get_dates(1, start=since, end=until)))
     except ValueError:  # one that this version of Prefect does not know, or without another date
         return True
-
-
-UNDER_WAY: Final = ("PENDING", "RUNNING", "PAUSED", "CANCELLING")
 
 
 def runs_that_ended(view: View, since: str) -> Iterator[tuple[dict[str, Any], Finding]]:

@@ -14,7 +14,7 @@ from metrics.config import NamesFile, Strict
 from metrics.errors import check_name
 from metrics.types import OutputType
 from tasks.datasets.config import DatasetConfig
-from tasks.messages.chat import checked_tools
+from tasks.messages.chat import Role, checked_tools
 
 DEFAULT_PROMPT = "default"
 
@@ -63,7 +63,7 @@ class ContentPart(Strict):
 class MessageTemplate(Strict):
     """One message of a chat prompt; the content is a template, or a list of parts."""
 
-    role: Literal["system", "developer", "user", "assistant", "tool"] = Field(description="Whose turn it is")
+    role: Role = Field(description="Whose turn it is")
     content: str | tuple[ContentPart, ...] = Field(
         default="", description="Template of the turn's text, or a list of its parts"
     )

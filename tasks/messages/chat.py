@@ -5,13 +5,14 @@ OpenAI's form: a role, and a content that is a text or a list of parts.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal, get_args
 
 import orjson
 
 Message = dict[str, Any]
 
-ROLES: Final = ("system", "developer", "user", "assistant", "tool")
+Role = Literal["system", "developer", "user", "assistant", "tool"]
+ROLES: Final[tuple[Role, ...]] = get_args(Role)
 SYSTEM_ROLES: Final = ("system", "developer")
 THOUGHTS: Final = "thoughts"
 """Key of an assistant's message in a chat that goes on: its signed thoughts, in its provider's own form."""

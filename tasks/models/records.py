@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, ClassVar, Final, Literal, Protocol
+from typing import Any, ClassVar, Final, Literal, Protocol, get_args
 
 import numpy as np
 import orjson
@@ -34,6 +34,7 @@ IMPLAUSIBLE_COUNT = 1 << 40
 """No reply has so many tokens: such a count is a server's mistake, and sums of them fit no column."""
 
 AnswerStatus = Literal["ok", "cut_off", "refused", "infra_error"]
+STATUSES: Final[tuple[AnswerStatus, ...]] = get_args(AnswerStatus)
 STATUS_BEFORE: Final = "model_error"
 """What "refused" was called before 2026-11-23: in stores, journals and recorded files it means the same."""
 
@@ -578,6 +579,8 @@ class RequestTally:
 
 
 COUNTED: Final = ("prompt_tokens", "completion_tokens", "total_tokens", "cached_tokens", "reasoning_tokens")
+SUMMED: Final = (*COUNTED, "inference_time")
+"""What several answers have together."""
 SAID: Final = ("response", "reasoning", "tool_calls_json")
 """What a model wrote."""
 COUNTED_AGAIN = ["status", "attempts", "served_model", "system_fingerprint", "inference_time", *COUNTED]

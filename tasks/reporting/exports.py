@@ -39,7 +39,7 @@ from tasks.rows.parts import BatchSource, Origin, Row
 from tasks.rows.scoring import samples_of_requests
 from tasks.store.home import finite, whole_file, write_json, write_lines
 from tasks.store.keys import text_value
-from tasks.store.schemas import ITEM_ROWS, RESULTS, TEXT, row_dicts
+from tasks.store.schemas import ITEM_ROWS, LIKELIHOODS, RESULTS, TEXT, row_dicts
 from tasks.store.thresholds import Threshold
 from tasks.verdicts.methods import RESPONSE_COLUMNS, response_rows
 from tasks.verdicts.rows import JudgedPart, evaluation_rows
@@ -199,9 +199,8 @@ _REQUESTS = (
     *("doc_id", "item_id", "kind", "chat", "prompts", "continuations", "unconditional"),
     *("references_json", "gold", "doc_json"),
 )
-_LIKELIHOODS = ("lls", "is_greedy", "unconditional_lls", "unconditional_greedy")
-_RESPONSES = ("doc_id", "sample_index", "response", "status", *_LIKELIHOODS)
-_PREDICTIONS = ("doc_id", "sample_index", "scored", "prediction", "is_json", *_LIKELIHOODS)
+_RESPONSES = ("doc_id", "sample_index", "response", "status", *LIKELIHOODS)
+_PREDICTIONS = ("doc_id", "sample_index", "scored", "prediction", "is_json", *LIKELIHOODS)
 _STATISTICS = ("doc_id", "sample_index", "scored", "score", "value_json")
 _WRITTEN_ALIKE = frozenset({str, int, bool, type(None)})
 

@@ -19,7 +19,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import orjson
@@ -28,7 +28,7 @@ import pyarrow.compute as pc
 
 from metrics.errors import NightjarError
 from tasks.messages.calls import parsed_calls
-from tasks.models.records import is_at_limit
+from tasks.models.records import AnswerStatus, is_at_limit
 from tasks.reduction.facets import facet_texts
 from tasks.reporting import numbers
 from tasks.rows.parts import Origin, Row, item_field, locate, resolve
@@ -36,7 +36,6 @@ from tasks.store.schemas import ABSENT, plain_values, row_dicts
 from tasks.store.storage import ArtifactRef, Store
 from tasks.store.thresholds import Threshold
 
-ResponseStatus = Literal["ok", "cut_off", "refused", "infra_error"]
 Extractor = Callable[[list[list[Any]], list[Mapping[str, Any]]], list[list[Any]]]
 ARROWS = {True: "↑", False: "↓", None: ""}
 MEANING = {True: "higher is better", False: "lower is better", None: ""}
@@ -67,7 +66,7 @@ class ResponseView:
     """
 
     text: str | None
-    status: ResponseStatus = "ok"
+    status: AnswerStatus = "ok"
     error: str | None = None
     finish_reason: str | None = None
     reasoning: str | None = None

@@ -31,7 +31,7 @@ from tasks.rows.outcomes import LACKING, outcome, outcome_of, outcome_of_all
 from tasks.rows.scoring import samples_of_requests
 from tasks.sandboxes.killable import ItemTimeout, KillableProcess
 from tasks.store.keys import Unkeyed
-from tasks.store.schemas import PREDICTIONS, TEXT, row_batch, row_dicts
+from tasks.store.schemas import ANSWERS, LIKELIHOODS, PREDICTIONS, TEXT, row_batch, row_dicts
 from tasks.usercode.load import resolver
 
 Given = list[Any] | ItemTimeout
@@ -89,10 +89,7 @@ class LimitedPipeline:
 
 
 REQUEST_COLUMNS = ("item_id", "doc_id", "doc_json", "kind", "choices", "gold", "orders")
-RESPONSE_COLUMNS = (
-    "item_id", "doc_id", "sample_index", "status", "response", "tool_calls_json", "finish_reason", "lls",
-    "is_greedy", "unconditional_lls", "unconditional_greedy", "token_lengths", "logprobs_json",
-)  # fmt: skip
+RESPONSE_COLUMNS = tuple(name for name in ANSWERS if name not in ("error", "metadata_json"))
 Read = Callable[[Mapping[str, Any], Sequence[str]], Reading]
 """Reads a row of RESPONSES as one of the choices, which stand in the order that they were shown in."""
 
@@ -407,8 +404,7 @@ def _unanswered(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def _prediction(value: Any) -> dict[str, Any]:
     if isinstance(value, Mapping) and "lls" in value and "is_greedy" in value:
-        names = ("lls", "is_greedy", "unconditional_lls", "unconditional_greedy", "token_lengths")
-        return {"is_json": False} | {name: value[name] for name in names}
+        return {"is_json": False} | {name: value[name] for name in (*LIKELIHOODS, "token_lengths")}
     if value is None or isinstance(value, str):
         return {"prediction": value, "is_json": False}
     return {"prediction": orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY).decode(), "is_json": True}

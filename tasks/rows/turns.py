@@ -17,12 +17,10 @@ from tasks.benchmarks.prompts import Template
 from tasks.datasets.item import Item
 from tasks.messages.calls import call_id, parsed_calls, said_calls
 from tasks.messages.chat import THOUGHTS, Message, chat_body, chat_text, content_text
+from tasks.models.records import SUMMED
 from tasks.store.schemas import REQUESTS, RESPONSES, row_batch
 from tasks.store.thresholds import Threshold
 
-ADDED: Final = ("prompt_tokens", "completion_tokens", "total_tokens", "cached_tokens", "reasoning_tokens",
-                "inference_time")  # fmt: skip
-"""What a conversation's row has from all its turns together."""
 Row = dict[str, Any]
 Sample = tuple[int, int]
 """The number of an item, and of one of its samples."""
@@ -176,7 +174,7 @@ def last_answers(
 
 
 def _summed(before: Row, row: Row) -> Row:
-    return {name: None if row[name] is None else row[name] + (before[name] or 0) for name in ADDED}
+    return {name: None if row[name] is None else row[name] + (before[name] or 0) for name in SUMMED}
 
 
 def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[Row]:

@@ -131,6 +131,9 @@ ANSWERS: Final = (
 )  # fmt: skip
 """Columns of RESPONSES that say what was answered; the others say when, by whom and at what cost."""
 
+LIKELIHOODS: Final = ("lls", "is_greedy", "unconditional_lls", "unconditional_greedy")
+"""Columns of answers and predictions that hold log-likelihoods, and whether greedy decoding says the same."""
+
 OUTCOMES: Final = ("answered", "empty", "cut_off", "refused", "failed")
 """What became of an answer: a text or log-likelihoods, a text without a character, nothing because the tokens
 were used up, nothing because model or provider refused, nothing because the request failed. A prediction

@@ -20,7 +20,7 @@ from tasks.messages.calls import parsed_calls
 from tasks.rows.parts import RESPONSE_METADATA, Origin
 from tasks.sandboxes.killable import ItemTimeout, KillableProcess
 from tasks.store.keys import unix_seconds
-from tasks.store.schemas import plain_values
+from tasks.store.schemas import LIKELIHOODS, plain_values
 from tasks.verdicts.built_in import (
     JUDGES,
     BuiltInVerdict,
@@ -387,13 +387,12 @@ def _returned(value: Any) -> str | None:
 
 Row = dict[str, Any]
 
-_LIKELIHOODS = ("lls", "is_greedy", "unconditional_lls", "unconditional_greedy")
 _TOKENS = ("prompt_tokens", "completion_tokens", "total_tokens")
 RESPONSE_COLUMNS = (
     *("item_id", "doc_id", "sample_id", "sample_index", "prompt", "response", "reasoning", "status", "error"),
     "tool_calls_json",
     *("inference_time", "timestamp", "metadata_json"),
-    *(*_TOKENS, *RESPONSE_METADATA, *_LIKELIHOODS),
+    *(*_TOKENS, *RESPONSE_METADATA, *LIKELIHOODS),
 )
 """The columns of RESPONSES that the rows are made of."""
 
@@ -429,7 +428,7 @@ def _row(sample: Mapping[str, Any], origin: Origin) -> Row:
         "prompt_tokens": sample["prompt_tokens"],
         "completion_tokens": sample["completion_tokens"],
     }
-    extra = {name: sample[name] for name in ("reasoning", *_LIKELIHOODS) if sample[name] is not None}
+    extra = {name: sample[name] for name in ("reasoning", *LIKELIHOODS) if sample[name] is not None}
     if sample["tool_calls_json"] is not None:
         extra["tool_calls"] = parsed_calls(sample["tool_calls_json"])
     return row | extra

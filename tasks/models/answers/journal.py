@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from tasks.models.answers.segments import ANSWERS, PLAIN_COLUMNS, ModelAnswers, Segment
 from tasks.models.errors import ModelError
-from tasks.models.records import READ_FIELDS, STATUS_BEFORE, KeptAnswer
+from tasks.models.records import READ_FIELDS, STATUS_BEFORE, STATUSES, KeptAnswer
 from tasks.store.errors import StoreError
 from tasks.store.home import private_folder
 from tasks.store.thresholds import Threshold
@@ -295,7 +295,7 @@ def decode(line: bytes) -> KeptAnswer | None:
 
 
 KEY_BYTES = 32
-_STATUSES = ("ok", "cut_off", "refused", STATUS_BEFORE)
+_STATUSES = frozenset({*STATUSES, STATUS_BEFORE}) - {"infra_error"}
 _TYPES: dict[pa.DataType, tuple[type, ...]] = {
     pa.string(): (str,),
     pa.int32(): (int,),

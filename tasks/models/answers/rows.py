@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from tasks.models.answers.reading import CodecOf, read_replies
 from tasks.models.identity import RequestExpansion
-from tasks.models.records import Request, RequestFailure
+from tasks.models.records import SUMMED, Request, RequestFailure
 from tasks.store.schemas import RESPONSES
 from tasks.store.thresholds import Threshold
 
@@ -25,14 +25,6 @@ COPIED = (
     "inference_time", "prompt_tokens", "completion_tokens", "total_tokens", "cached_tokens",
     "reasoning_tokens", "tool_calls_json", "thoughts_json", "logprobs_json",
 )  # fmt: skip
-SUMMED = (
-    "inference_time",
-    "prompt_tokens",
-    "completion_tokens",
-    "total_tokens",
-    "cached_tokens",
-    "reasoning_tokens",
-)
 
 
 class FoundAnswers(Protocol):

@@ -12,19 +12,18 @@ import orjson
 
 from tasks.messages.calls import calls_text, recorded_calls
 from tasks.models.providers.recordings import RecordedRow, is_number, shown, whole_number
-from tasks.models.records import STATUS_BEFORE, ending
+from tasks.models.records import COUNTED, STATUS_BEFORE, STATUSES, ending
 from tasks.store.keys import iso_time, unix_seconds
 
 TEXTS = ("reasoning", "finish_reason", "response_id", "served_model", "system_fingerprint", "logprobs_json")
 CALLS = "tool_calls"
 """What a recorded row calls the calls that its response makes."""
-COUNTS = ("prompt_tokens", "completion_tokens", "total_tokens", "cached_tokens", "reasoning_tokens")
 LIKELIHOODS = ("lls", "unconditional_lls")
 FLAGS = ("is_greedy", "unconditional_greedy")
 ANY_LIKELIHOODS = frozenset((*LIKELIHOODS, *FLAGS))
 UNCONDITIONAL = frozenset({"unconditional_lls", "unconditional_greedy"})
 """What a request may not ask for: a row may hold more than a run looks at."""
-RECORDED_FIELDS = (*TEXTS, "inference_time", "timestamp", *COUNTS, *LIKELIHOODS, *FLAGS)
+RECORDED_FIELDS = (*TEXTS, "inference_time", "timestamp", *COUNTED, *LIKELIHOODS, *FLAGS)
 """What a row takes over as it was recorded."""
 KNOWN_FIELDS = frozenset(RECORDED_FIELDS) | {
     "item_id", "sample_id", "sample_index", "total_samples", "model_name", "prompt_template", "prompt",
@@ -35,7 +34,6 @@ PLAIN_FIELDS = frozenset({*("item_id", "sample_index", "model_name", "prompt_tem
 """Of a row with no other fields only the response is taken over."""
 UNSEEN = ("cached_tokens", "reasoning_tokens", "logprobs_json")
 """Columns that responses.jsonl has no field for: it shows them in a row's metadata."""
-STATUSES = ("ok", "cut_off", "refused", "infra_error")
 
 logger = logging.getLogger(__name__)
 
@@ -191,7 +189,7 @@ def usable_value(name: str, value: Any) -> Any:
     """A recorded field as its column takes it; None where it is of another type."""
     if name in TEXTS:
         return value if isinstance(value, str) else None
-    if name in COUNTS:
+    if name in COUNTED:
         return whole_number(value)
     if name == "timestamp":
         return _moment(value)
@@ -206,7 +204,7 @@ def usable_value(name: str, value: Any) -> Any:
 def _expected(name: str) -> str:
     if name in TEXTS:
         return "text"
-    if name in COUNTS:
+    if name in COUNTED:
         return "a whole number"
     if name == "timestamp":
         return "seconds since 1970, or a time in ISO 8601"

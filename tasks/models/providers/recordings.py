@@ -25,9 +25,8 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from metrics.errors import DataError
+from tasks.models.records import IMPLAUSIBLE_COUNT
 from tasks.store.thresholds import Threshold
-
-MOST_TOKENS = 1 << 40
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ def is_number(value: Any) -> bool:
 
 def whole_number(value: Any) -> int | None:
     """A value of JSON as a count; None where it is none."""
-    whole = is_number(value) and value == int(value) and 0 <= value < MOST_TOKENS
+    whole = is_number(value) and value == int(value) and 0 <= value < IMPLAUSIBLE_COUNT
     return int(value) if whole else None
 
 
