@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import (
+    BeforeValidator,
     ConfigDict,
     Discriminator,
     Field,
@@ -508,6 +509,10 @@ ScorerConfig = Annotated[
 """``scorer:`` of a benchmark, told apart by ``type``; anything with a colon is a user's class."""
 
 
+NamedScorer = Annotated[ScorerConfig, BeforeValidator(_bare_name)]
+"""``scorer:`` of a benchmark, or its type alone."""
+
+
 ITEM_SECONDS = 5.0
 """What a pattern or a formula may take of CPU time for one item, unless a config says otherwise."""
 
@@ -522,18 +527,13 @@ class ScoringConfig(Strict):
     filter_list: tuple[FilterConfig, ...] = ()
     metric_list: tuple[MetricConfig, ...] | None = None
     process_results: str | None = Field(None, description="file.py:fn")
-    scorer: ScorerConfig | None = None
+    scorer: NamedScorer | None = None
     letters: Literal["letter", "first_token"] | None = Field(
         None, description="How choices are asked for by their letters; default: not by letters"
     )
     cut_off: CutOff = Field("wrong", description="How an answer that was cut off before it began is scored")
     players: tuple[str, ...] = Field((), description="The models whose answers an arena compares")
     item_timeout: float = ITEM_SECONDS
-
-    @field_validator("scorer", mode="before")
-    @classmethod
-    def _name_alone(cls, value: Any) -> Any:
-        return _bare_name(value)
 
     @property
     def filters(self) -> tuple[FilterConfig, ...]:

@@ -15,7 +15,7 @@ from pydantic import BeforeValidator, Field, field_serializer, model_validator
 
 from metrics.config import MetricConfig, StatisticsConfig, Strict
 from metrics.types import CutOff, OutputType
-from scorers.config import ITEM_SECONDS, DefaultScorerConfig, FilterConfig, ScorerConfig, ScoringConfig
+from scorers.config import ITEM_SECONDS, DefaultScorerConfig, FilterConfig, NamedScorer, ScoringConfig
 from scorers.letters import ACC_LETTER
 from scorers.metric_lists import DEFAULT_METRICS
 from tasks.benchmarks.config import BenchmarkFields, PlacedError
@@ -42,10 +42,6 @@ def _one_or_many(value: Any) -> Any:
     return [value] if isinstance(value, str | dict) else value
 
 
-def _named(value: Any) -> Any:
-    return {"type": value} if isinstance(value, str) else value
-
-
 def _of_a_type(value: Any) -> Any:
     if isinstance(value, dict) and not isinstance(value.get("type", ""), str):
         raise PlacedError("expected text, the name of a model type", "type")
@@ -54,7 +50,6 @@ def _of_a_type(value: Any) -> Any:
 
 Model = Annotated[ModelConfig, BeforeValidator(_of_a_type)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_one_or_many)]
-ScorerSetting = Annotated[ScorerConfig, BeforeValidator(_named)]
 
 
 class EvalConfig(BenchmarkFields):
@@ -79,7 +74,7 @@ class EvalConfig(BenchmarkFields):
     process_results: str | None = Field(
         default=None, description="User function 'file.py:function' that scores an item"
     )
-    scorer: ScorerSetting | None = Field(default=None, description="Chosen by output_type unless given")
+    scorer: NamedScorer | None = Field(default=None, description="Chosen by output_type unless given")
     evaluation_methods: tuple[EvaluationMethodConfig, ...] = Field(
         default=(), description="Judgements of every response, each under a label"
     )

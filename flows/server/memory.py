@@ -13,7 +13,8 @@ KEPT: Final = timedelta(days=40)
 """How long it is remembered that the end of a run was told: longer than the server keeps runs."""
 
 
-def _now() -> str:
+def this_moment() -> str:
+    """Now, as the memory has it."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
@@ -24,7 +25,7 @@ class Memory:
     ``since`` is when the watch first looked: what ended before is nobody's news.
     """
 
-    since: str = field(default_factory=_now)
+    since: str = field(default_factory=this_moment)
     looked: str | None = None
     delivered: str | None = None
     told: dict[str, str] = field(default_factory=dict)

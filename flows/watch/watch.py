@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
-from flows.server.memory import Memory
+from flows.server.memory import Memory, this_moment
 from flows.server.view import View
 from flows.watch import look, mend
 from flows.watch.look import Finding, Times
@@ -236,7 +236,7 @@ class Watch:
     @staticmethod
     def memory_now() -> str:
         """This moment, as the memory has it."""
-        return datetime.now(UTC).isoformat(timespec="seconds")
+        return this_moment()
 
 
 def _ping(view: View) -> None:

@@ -131,8 +131,8 @@ def page_context(
         "shown_of_a_kind": SHOWN_OF_A_KIND,
         "usage": usage,
         "costs": costs(manifest),
-        "accounts": accounts(manifest),
-        "judging": judging(manifest),
+        "accounts": accounts(manifest, "models"),
+        "judging": accounts(manifest, "judges"),
         "currency": manifest.get("currency"),
         "steps": steps(manifest),
         "provenance": provenance(manifest),
@@ -274,20 +274,12 @@ def costs(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
     return found
 
 
-def judging(manifest: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Judge → what its requests took: the stage that grades, beside the one that answers."""
-    judges = manifest.get("judges")
-    if not isinstance(judges, Mapping):
+def accounts(manifest: Mapping[str, Any], key: str) -> dict[str, Mapping[str, Any]]:
+    """Model → what its requests took, of the models that answer (``models``) or grade (``judges``)."""
+    found = manifest.get(key)
+    if not isinstance(found, Mapping):
         return {}
-    return {str(name): account for name, account in judges.items() if isinstance(account, Mapping)}
-
-
-def accounts(manifest: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Model → what its requests took, as the manifest's ``models`` holds it."""
-    models = manifest.get("models")
-    if not isinstance(models, Mapping):
-        return {}
-    return {str(name): account for name, account in models.items() if isinstance(account, Mapping)}
+    return {str(name): account for name, account in found.items() if isinstance(account, Mapping)}
 
 
 def steps(manifest: Mapping[str, Any]) -> list[tuple[str, list[str]]]:

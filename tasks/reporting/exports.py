@@ -14,7 +14,6 @@ makes the records ``RunInfo``, ``AnswerPart`` and ``SamplePart`` from its artifa
 store.
 """
 
-import hashlib
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -38,7 +37,7 @@ from tasks.reporting.view import RowsByItem
 from tasks.rows.parts import BatchSource, Origin, Row
 from tasks.rows.scoring import samples_of_requests
 from tasks.store.home import finite, whole_file, write_json, write_lines
-from tasks.store.keys import text_value
+from tasks.store.keys import sample_hashes, text_value
 from tasks.store.schemas import ITEM_ROWS, LIKELIHOODS, RESULTS, TEXT, row_dicts
 from tasks.store.thresholds import Threshold
 from tasks.verdicts.methods import RESPONSE_COLUMNS, response_rows
@@ -396,17 +395,8 @@ def _filtered(predictions: list[Any]) -> list[Any]:
 
 
 def _hashes(line: Row) -> Row:
-    """Digests by which sample logs are joined: computed as the harness computes them."""
     first = line["arguments"].get("gen_args_0", {}).get("arg_0", "")
-    return {
-        "doc_hash": _hash(_indented(line["doc"])),
-        "prompt_hash": _hash(str(first)),
-        "target_hash": _hash(str(line["target"])),
-    }
-
-
-def _hash(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    return sample_hashes(_indented(line["doc"]), str(first), str(line["target"]))
 
 
 def _indented(doc: Row) -> str:

@@ -32,7 +32,7 @@ from tasks.reporting.page import page_parts
 from tasks.reporting.plots import Axis
 from tasks.reporting.report import replacing
 from tasks.reporting.view import short_run_name
-from tasks.store.home import default_store
+from tasks.store.home import default_store, finite
 from tasks.store.schemas import CELL_FACETS
 from tasks.store.storage import Store
 
@@ -397,11 +397,6 @@ def _point(run: Glance, score: Score) -> list[Any]:
         name += f" · {score.n_items} items"
     ends = [finite(end) for end in (score.value, score.ci_low, score.ci_high)]
     return [name, score.pair, *ends, score.text]
-
-
-def finite(value: float | None) -> float | None:
-    """The number, or None for one that JSON has no word for."""
-    return value if value is not None and math.isfinite(value) else None
 
 
 def _folder(run: Glance, folder: Path) -> str | None:

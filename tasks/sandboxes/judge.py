@@ -55,7 +55,7 @@ def main() -> None:
         if job is None:
             return
         result = json.dumps(_judged(json.loads(job))).encode()
-        _write_all(1, struct.pack(">Q", len(result)) + result)
+        write_all(1, struct.pack(">Q", len(result)) + result)
 
 
 def _judged(job: dict[str, Any]) -> dict[str, Any]:
@@ -334,7 +334,9 @@ class Run:
 def limit_process(pid: int, limits: dict[str, Any]) -> None:
     """Gives a process its limits. Raises OSError where one is above what the machine lets it have: with less,
     a program would be wrong here that is right elsewhere."""
-    for name, value in _rlimits(limits).items():
+    # Of processes one more: bubblewrap's own first one.
+    held = {**rlimits(limits), "RLIMIT_NPROC": limits["processes"] + limits["own_processes"]}
+    for name, value in held.items():
         kind = getattr(resource, name)
         try:
             resource.prlimit(pid, kind, (value, value))
@@ -345,15 +347,14 @@ def limit_process(pid: int, limits: dict[str, Any]) -> None:
             ) from error
 
 
-def _rlimits(limits: dict[str, Any]) -> dict[str, int]:
-    """The kernel's limits of each process; of processes one more: bubblewrap's own first one."""
+def rlimits(limits: dict[str, Any]) -> dict[str, int]:
+    """The kernel's limits of each process, in every sandbox."""
     return {
         "RLIMIT_AS": limits["memory_mb"] << 20,
         "RLIMIT_CPU": int(limits["seconds"]) + 1,
         "RLIMIT_FSIZE": limits["disk_mb"] << 20,
         "RLIMIT_NOFILE": OPEN_FILES,
         "RLIMIT_CORE": 0,
-        "RLIMIT_NPROC": limits["processes"] + limits["own_processes"],
     }
 
 
@@ -464,7 +465,7 @@ def _sealed(content: bytes) -> int:
     import fcntl
 
     fd = os.memfd_create("input", os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC)
-    _write_all(fd, content)
+    write_all(fd, content)
     os.lseek(fd, 0, os.SEEK_SET)
     fcntl.fcntl(fd, fcntl.F_ADD_SEALS, 0xF)
     return fd
@@ -481,7 +482,8 @@ def _read_exactly(size: int) -> bytes | None:
     return b"".join(parts)
 
 
-def _write_all(fd: int, content: bytes) -> None:
+def write_all(fd: int, content: bytes) -> None:
+    """Writes the content to the end, however much a call takes."""
     view = memoryview(content)
     while view:
         view = view[os.write(fd, view) :]

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from metrics.errors import NightjarError
+from tasks.sandboxes.judge import write_all
 
 JUDGE: Final = Path(__file__).with_name("judge.py")
 SHOWN: Final = 2_000
@@ -43,7 +44,7 @@ class Judge:
         """The result of a job; raises JudgeLostError where none comes within ``seconds``."""
         deadline = time.monotonic() + seconds
         try:
-            _write(self._jobs, struct.pack(">Q", len(job)) + job)
+            write_all(self._jobs, struct.pack(">Q", len(job)) + job)
             (size,) = struct.unpack(">Q", self._read(8, deadline))
             return self._read(size, deadline)
         except OSError as error:
@@ -123,9 +124,3 @@ def end_free_judges() -> None:
 
 
 atexit.register(end_free_judges)
-
-
-def _write(fd: int, content: bytes) -> None:
-    view = memoryview(content)
-    while view:
-        view = view[os.write(fd, view) :]

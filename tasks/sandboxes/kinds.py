@@ -21,7 +21,7 @@ from scorers.config import ProgramLimits
 from tasks.sandboxes.filter import UnknownMachineError, system_call_filter
 from tasks.sandboxes.groups import group_for_programs
 from tasks.sandboxes.interpreters import OWN_ENVIRONMENT, Interpreter
-from tasks.sandboxes.judge import BEGUN, INODES_PER_MB, OPEN_FILES, TICK
+from tasks.sandboxes.judge import BEGUN, INODES_PER_MB, TICK, rlimits
 
 LIBRARIES: Final = ("/usr/lib", "/usr/lib64", "/usr/lib32", "/usr/libx32")
 TIME_ZONES: Final = "/usr/share/zoneinfo"
@@ -219,11 +219,8 @@ class Container:
         command += ["--pids-limit", str(limits.processes + 1)]
         for key, value in ENVIRONMENT.items():
             command += ["--env", f"{key}={value}"]
-        held = {
-            "RLIMIT_AS": limits.memory_mb << 20, "RLIMIT_CPU": int(limits.seconds) + 1, "RLIMIT_CORE": 0,
-            "RLIMIT_FSIZE": limits.disk_mb << 20, "RLIMIT_NOFILE": OPEN_FILES,
-        }  # fmt: skip
-        launcher = LAUNCHER.format(limits=json.dumps(held), size=len(text), begun=BEGUN)
+        held = json.dumps(rlimits(limits.model_dump()))
+        launcher = LAUNCHER.format(limits=held, size=len(text), begun=BEGUN)
         image = os.environ.get("NIGHTJAR_SANDBOX_IMAGE", IMAGE)
         command += ["--entrypoint", "python3", image, "-I", "-S", "-c", launcher]
         return Invocation(command, {"before_stdin": text}, stop=[self.name, "rm", "--force", name])

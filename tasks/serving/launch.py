@@ -355,7 +355,7 @@ def _command(launch: Launch) -> list[str]:
         "{host}": "0.0.0.0" if contained else LOOPBACK,  # inside its own network namespace
         "{gpus}": str(launch.gpus),
     }
-    return [_filled(word, values) for word in words]
+    return [filled(word, values) for word in words]
 
 
 def _revision(launch: Launch, flag: str | None) -> list[str]:
@@ -395,7 +395,8 @@ def _path_inside(launch: Launch) -> str:
     return f"{INSIDE}/{place.name}" if place.is_file() else INSIDE
 
 
-def _filled(word: str, values: Mapping[str, str]) -> str:
+def filled(word: str, values: Mapping[str, str]) -> str:
+    """A word of a command with values in the places of their names."""
     for name, value in values.items():
         word = word.replace(name, value)
     return word

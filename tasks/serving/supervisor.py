@@ -276,7 +276,7 @@ class Supervisor:
             environment.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # as the driver counts them
         self._tell(phase=records.STARTING, starts=self._state.starts + 1)
         self._server = subprocess.Popen(
-            [_filled(word, filled) for word in order.command], stdin=subprocess.DEVNULL,
+            [launch.filled(word, filled) for word in order.command], stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment, cwd=self._folder,
             start_new_session=True, pass_fds=self._places.descriptors, preexec_fn=_die_with_parent,
         )  # fmt: skip
@@ -336,12 +336,6 @@ class Supervisor:
         server.wait()
         if self._drain is not None:
             self._drain.join(timeout=5)
-
-
-def _filled(word: str, values: dict[str, str]) -> str:
-    for name, value in values.items():
-        word = word.replace(name, value)
-    return word
 
 
 def _die_with_parent() -> None:

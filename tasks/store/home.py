@@ -43,14 +43,18 @@ def private_folder(path: Path) -> Path:
 
     A folder that is there keeps its mode: one that was made for several users stays theirs.
     """
-    missing = []
-    folder = path
-    while not folder.is_dir():
-        missing.append(folder)
-        folder = folder.parent
-    for folder in reversed(missing):
+    for folder in _missing(path):
         folder.mkdir(mode=0o700, exist_ok=True)
     return path
+
+
+def _missing(path: Path) -> list[Path]:
+    """What of a folder and those above it is not there, from the top."""
+    missing: list[Path] = []
+    while not path.is_dir():
+        missing.append(path)
+        path = path.parent
+    return missing[::-1]
 
 
 def results_folder() -> Path:
@@ -67,12 +71,7 @@ def folder_within(root: Path, path: Path) -> Path:
     """
     private_folder(root)
     mode = stat.S_IMODE(root.stat().st_mode)
-    missing = []
-    folder = path
-    while not folder.is_dir():
-        missing.append(folder)
-        folder = folder.parent
-    for folder in reversed(missing):
+    for folder in _missing(path):
         folder.mkdir(exist_ok=True)
         with suppress(PermissionError):  # another process made it
             folder.chmod(mode)

@@ -39,6 +39,16 @@ def digest(value: Any) -> str:
     return hashlib.sha256(canonical_json(value)).hexdigest()
 
 
+def sample_hashes(doc: str, prompt: str, target: str) -> dict[str, str]:
+    """SHA-256 of a document's JSON, a prompt and a target: by these, which are lm-evaluation-harness's own,
+    sample logs are joined."""
+    texts = {"doc_hash": doc, "prompt_hash": prompt, "target_hash": target}
+    return {
+        name: hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+        for name, text in texts.items()
+    }
+
+
 def file_digest(path: Path) -> str:
     """SHA-256 over a file's bytes, 64 hexadecimal digits; raises OSError."""
     total = hashlib.sha256()

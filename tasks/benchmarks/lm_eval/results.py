@@ -31,6 +31,7 @@ from tasks.benchmarks.lm_eval.rescoring import LogRow, likelihoods_of
 from tasks.benchmarks.lm_eval.select import Aggregate, Group
 from tasks.benchmarks.lm_eval.yaml import decoded
 from tasks.store.home import write_json, write_lines
+from tasks.store.keys import sample_hashes
 from tasks.store.outputs import MANIFEST
 from tasks.usercode.load import UserModules
 
@@ -372,9 +373,7 @@ def _line(row: SampleRow, harness: Mapping[str, Any], fields: Fields) -> SampleR
         **({"filtered_resps": filtered_responses(row, config)} if generates else {}),
         "target": str(target),
         "arguments": arguments,
-        "doc_hash": text_hash(json.dumps(row["doc"], indent=2, ensure_ascii=False)),
-        "prompt_hash": text_hash(first),
-        "target_hash": text_hash(str(target)),
+        **sample_hashes(json.dumps(row["doc"], indent=2, ensure_ascii=False), first, str(target)),
     }
 
 
@@ -383,8 +382,3 @@ def _as_hashed(prompt: Any, chat: bool) -> str:
     if isinstance(prompt, str) and not chat:
         return prompt
     return json.dumps(json.loads(prompt) if isinstance(prompt, str) else prompt, ensure_ascii=False)
-
-
-def text_hash(text: str) -> str:
-    """SHA-256 of a text, hexadecimal: the harness's hash of documents, prompts and targets."""
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

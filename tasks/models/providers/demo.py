@@ -11,7 +11,7 @@ from pydantic import Field
 
 from metrics.config import Strict
 from tasks.models.demo.options import VERSION, DemoOptions
-from tasks.models.providers.openai import OpenAI
+from tasks.models.providers.in_process import InProcess
 from tasks.models.providers.openai.config import EndpointConfig
 from tasks.models.providers.provider import Secret, ServedModel
 from tasks.models.registry import provider
@@ -30,25 +30,16 @@ class DemoConfig(Strict):
 
 
 @provider("demo")
-class Demo(OpenAI):
+class Demo(InProcess):
     """The embedded server."""
 
     schema = DemoConfig  # type: ignore[assignment]  # it makes an endpoint's of it
-    batches = None
-    serves_weights = False
-    stays = True
     tokenizer_name = BYTES
 
     def facts(self) -> dict[str, Any]:
         """Its version and parameters."""
         config = self._options
         return {"version": VERSION, "error_rate": config.error_rate, "api": config.api}
-
-    @property
-    def endpoint(self) -> EndpointConfig:
-        """An endpoint's config that says the same."""
-        same = self._options.model_dump(include={"api", "max_concurrency", "timeout", "max_retries"})
-        return EndpointConfig(**same)
 
     @property
     def _options(self) -> DemoConfig:

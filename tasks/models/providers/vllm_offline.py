@@ -33,7 +33,7 @@ from tasks.models.errors import (
     RequestTimeout,
     shortened,
 )
-from tasks.models.providers.openai import OpenAI
+from tasks.models.providers.in_process import InProcess
 from tasks.models.providers.openai.config import EndpointConfig
 from tasks.models.providers.provider import Secret, ServedIdentity, ServedModel
 from tasks.models.records import Call, Codec, Reply, Transport
@@ -73,14 +73,11 @@ class VllmConfig(Strict):
 
 
 @provider("vllm_offline")
-class VllmOffline(OpenAI):
+class VllmOffline(InProcess):
     """Weights in this process."""
 
     schema = VllmConfig  # type: ignore[assignment]  # it makes an endpoint's of it
     kinds = frozenset({"generate"})
-    batches = None
-    serves_weights = False
-    stays = True
 
     @classmethod
     def check(cls, model: ModelConfig) -> None:
@@ -104,12 +101,6 @@ class VllmOffline(OpenAI):
     @property
     def _known(self) -> KnownWeights | None:
         return self.model.weights or self.known_weights()
-
-    @property
-    def endpoint(self) -> EndpointConfig:
-        """An endpoint's config that says the same."""
-        same = self._options.model_dump(include={"api", "max_concurrency", "timeout", "max_retries"})
-        return EndpointConfig(**same)
 
     @property
     def _options(self) -> VllmConfig:
