@@ -211,12 +211,9 @@ def _reporter(progress: Callable[[Progress], None], expected: int) -> Callable[[
                 expected=expected,
                 cached=now.cached,
                 failed=now.failed,
-                retries=0,
                 in_flight=CORES,
                 concurrency=CORES,
                 rate=rate,
-                tokens_per_second=0.0,
-                cost=0.0,
                 seconds_left=(expected - now.done) / rate if rate else None,
             )
         )

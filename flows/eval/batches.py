@@ -168,19 +168,7 @@ def _tell(model: str, found: Waiting) -> None:
         if found.said:
             warn(f"{model} (batches): {found.said}")
         reporter(f"{model} (batches)")(
-            Progress(
-                done=found.done,
-                expected=found.requests,
-                cached=0,
-                failed=0,
-                retries=0,
-                in_flight=found.requests - found.done,
-                concurrency=0,
-                rate=0.0,
-                tokens_per_second=0.0,
-                cost=0.0,
-                seconds_left=None,
-            )
+            Progress(done=found.done, expected=found.requests, in_flight=found.requests - found.done)
         )
 
 

@@ -651,15 +651,15 @@ class Progress:
 
     done: int
     expected: int | None
-    cached: int
-    failed: int
-    retries: int
-    in_flight: int
-    concurrency: int
-    rate: float
-    tokens_per_second: float
-    cost: float
-    seconds_left: float | None
+    cached: int = 0
+    failed: int = 0
+    retries: int = 0
+    in_flight: int = 0
+    concurrency: int = 0
+    rate: float = 0.0
+    tokens_per_second: float = 0.0
+    cost: float = 0.0
+    seconds_left: float | None = None
     tokens: int = 0
     running: RunningFigure | None = None
     first: Callable[[], FirstSettled | None] | None = None

@@ -390,9 +390,8 @@ def test_logs_are_escaped_with_their_tracebacks(monkeypatch: pytest.MonkeyPatch)
 
 
 HALF = Progress(
-    done=1, expected=2, cached=0, failed=0, retries=0, in_flight=1, concurrency=1, rate=1.0,
-    tokens_per_second=1.0, cost=0.0, seconds_left=1.0,
-)  # fmt: skip
+    done=1, expected=2, in_flight=1, concurrency=1, rate=1.0, tokens_per_second=1.0, seconds_left=1.0
+)
 
 
 class Terminal(io.StringIO):

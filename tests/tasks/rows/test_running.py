@@ -24,7 +24,7 @@ from tasks.store.schemas import REQUESTS
 from tasks.store.storage import Store
 
 MODEL = ModelConfig(name="m")
-STARTED = Progress(0, 10, 0, 0, 0, 0, 0, 0.0, 0.0, 0.0, None)
+STARTED = Progress(0, 10)
 
 
 def requests(count: int) -> list[pa.RecordBatch]:
