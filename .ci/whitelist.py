@@ -42,9 +42,11 @@ _.to_dict
 # Those who call the packages from Python: notebooks and benches
 diagnose
 clear_caches
-_.correlation
 _.n_pairs
 _.n_shown
+
+# Written to comparison.json by the names of the fields
+_.correlation
 _.n_clusters
 
 # Fields that are sent or counted together, whatever they are: sampling parameters, faults of the embedded
