@@ -34,9 +34,6 @@ T = TypeVar("T")
 OF_METRIC: Final = "the metric's"
 OWN: Final = "this project"
 
-# Reductions with a range of their own; every other stays within the metric's.
-_PROBABILITIES: Final = frozenset({"pass@k", "pass^k", "g_pass@k", "mg_pass@k", "at_least_k"})
-
 # Of what scorers bring along: meaning, range, source.
 _OF_SCORERS: Final = {
     "reward": ("The reward model's number.", "the model's", OWN),
@@ -171,9 +168,8 @@ def _span_of_aggregation(name: str) -> str:
 
 def _reductions() -> Iterator[CatalogEntry]:
     for name in REDUCTIONS:
-        span = "0 to 1" if name in _PROBABILITIES else OF_METRIC
-        default = "where none is named" if name == "mean" else ""
-        yield _named("reductions", name, REDUCTIONS[name], default, span)
+        definition, default = REDUCTIONS[name], "where none is named" if name == "mean" else ""
+        yield _named("reductions", name, definition, default, definition.span or OF_METRIC)
 
 
 def _named(kind: str, name: str, definition: NamedFunction, default: str, span: str) -> CatalogEntry:

@@ -80,8 +80,8 @@ def each_reference(references: Iterable[Any], **_: Any) -> Iterable[Any]:
 class NamedFunction:
     """An aggregation or a reduction under its name: the function itself, or one that ``builds`` the record.
 
-    Of an aggregation: what it ``takes`` of each sample, in words, with an ``example`` of several samples';
-    its ``span``, the range of its value, where that is not what its bounds say.
+    ``span``: the range of its value, where that is not what an aggregation's bounds say, or the metric's.
+    Of an aggregation: what it ``takes`` of each sample, in words, with an ``example`` of several samples'.
     """
 
     name: str

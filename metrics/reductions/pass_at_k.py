@@ -18,6 +18,7 @@ from metrics.reductions.reduction import Reduction, Repeats, reduction_factory, 
 from metrics.types import Floats, Ints
 
 CHEN = "Chen et al. 2021, arXiv:2107.03374"
+PROBABILITY = "0 to 1"
 
 
 @lru_cache(maxsize=65536)
@@ -61,19 +62,19 @@ def _counting(name: str, k: int, probability: Callable[[int, int], float]) -> Re
     return Reduction(name, requires=k, compute=compute)
 
 
-@reduction_factory("pass@k", source=CHEN)
+@reduction_factory("pass@k", source=CHEN, span=PROBABILITY)
 def pass_at_k(*, k: int) -> Reduction:
     """Chance that at least one of k repeats is right: 1 - C(n-c, k) / C(n, k), unbiased."""
     return _counting(f"pass@{k}", k, lambda n, c: hypergeometric_tail(n, c, k, 1))
 
 
-@reduction_factory("pass^k", source="Yao et al. 2024, tau-bench, arXiv:2406.12045")
+@reduction_factory("pass^k", source="Yao et al. 2024, tau-bench, arXiv:2406.12045", span=PROBABILITY)
 def pass_hat_k(*, k: int) -> Reduction:
     """Chance that all of k repeats are right: C(c, k) / C(n, k)."""
     return _counting(f"pass^{k}", k, lambda n, c: hypergeometric_tail(n, c, k, k))
 
 
-@reduction_factory("at_least_k")
+@reduction_factory("at_least_k", span=PROBABILITY)
 def at_least_k(*, k: int) -> Reduction:
     """1 if at least k of the item's repeats are right, else 0; unscored where failed repeats could decide."""
     counting = _counting(f"at_least_{k}", k, lambda n, c: float(c >= k))
@@ -88,7 +89,7 @@ def at_least_k(*, k: int) -> Reduction:
     return replace(counting, compute=compute)
 
 
-@reduction_factory("g_pass@k", source="Liu et al. 2024, arXiv:2412.13147")
+@reduction_factory("g_pass@k", source="Liu et al. 2024, arXiv:2412.13147", span=PROBABILITY)
 def g_pass_at_k(*, k: int, threshold: float = 0.5) -> Reduction:
     """Chance that at least ⌈threshold · k⌉ of k repeats are right; written g_pass@8@0.75, default 0.5."""
     if not 0 < threshold <= 1:
@@ -97,7 +98,7 @@ def g_pass_at_k(*, k: int, threshold: float = 0.5) -> Reduction:
     return _counting(f"g_pass@{k}@{threshold:g}", k, lambda n, c: hypergeometric_tail(n, c, k, needed))
 
 
-@reduction_factory("mg_pass@k", source="Liu et al. 2024, arXiv:2412.13147")
+@reduction_factory("mg_pass@k", source="Liu et al. 2024, arXiv:2412.13147", span=PROBABILITY)
 def mean_g_pass_at_k(*, k: int) -> Reduction:
     """Mean of G-Pass@k over thresholds from one half to one: (2/k) Σ_{i=⌈k/2⌉+1..k} P(at least i right)."""
     steps = range(math.ceil(k / 2) + 1, k + 1)

@@ -133,12 +133,13 @@ def user_reduction(function: Callable[..., Any], name: str | None = None) -> Red
 
 
 def reduction_factory(
-    name: str, *, source: str = ""
+    name: str, *, source: str = "", span: str = ""
 ) -> Callable[[Callable[..., Reduction]], Callable[..., Reduction]]:
-    """Register a function that builds a reduction; a name that ends in k is a family with that parameter."""
+    """Register a function that builds a reduction; a name that ends in k is a family with that parameter.
+    ``span`` is the range of its value, where that is not the metric's."""
 
     def register(make: Callable[..., Reduction]) -> Callable[..., Reduction]:
-        REDUCTIONS.add(name, NamedFunction(name, make, source, builds=True))
+        REDUCTIONS.add(name, NamedFunction(name, make, source, builds=True, span=span))
         return make
 
     return register
