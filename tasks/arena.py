@@ -19,9 +19,8 @@ from metrics.statistics.clusters import wider
 from metrics.statistics.ratings import Estimated, Games, Ratings, longer, place_preference, rate
 from scorers.arena import ArenaScorer, Game, Played, matchup, played, repeats
 from scorers.base import Batch
-from tasks.ask import AskSetup, asked_rows, replies_of
+from tasks.ask import AskSetup, PlacedReplies, asked_rows, replies_of
 from tasks.caching import Workspace, artifact_task
-from tasks.rows.limited import legible
 from tasks.rows.parts import PairSetup, Row
 from tasks.rows.scoring import joined_batches, statistics_batch
 from tasks.store.keys import Answered, Step, Unkeyed
@@ -68,13 +67,9 @@ def read_games(
     why."""
     store = workspace.open()
     scorer, metric = _scorer(step.setup), step.setup.metric_record()
-    scoring = step.setup.scoring
-    replies = legible(scoring.scorer, replies_of(store, asked, replied), scoring.item_timeout)
-    place = 0
+    replies = PlacedReplies(step.setup, replies_of(store, asked, replied))
     for batch, doc_ids in _matchups(store, step.setup, requests, first, second):
-        count = scorer.count_requests(batch, metric)
-        given = [replies.get(place + offset) for offset in range(count)]
-        place += count
+        given = replies.take(scorer.count_requests(batch, metric))
         games = scorer.games(batch, metric, given)
         yield pa.RecordBatch.from_pylist(list(_game_rows(batch, doc_ids, games)), schema=GAMES)
 

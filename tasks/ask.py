@@ -63,14 +63,11 @@ def score_replies(
 ) -> Iterator[pa.RecordBatch]:
     """A pair's scores from the replies to its requests; a request without a readable reply leaves its
     sample unscored."""
-    store, scoring = workspace.open(), step.setup.scoring
-    replies = legible(scoring.scorer, replies_of(store, asked, replied), scoring.item_timeout)
-    place = 0
+    store = workspace.open()
+    replies = PlacedReplies(step.setup, replies_of(store, asked, replied))
     with LimitedScorer(step.setup) as scorer:
         for part in joined_batches(store, requests, predictions, answered.responses, step.setup.cut_off):
-            count = scorer.requests(part.batch)
-            given = [replies.get(place + offset) for offset in range(count)]
-            place += count
+            given = replies.take(scorer.requests(part.batch))
             yield statistics_batch(part.samples, scorer.score(part.batch, given))
 
 
@@ -81,18 +78,30 @@ def asked_rows(
     by place."""
     scorer = setup.scorer()
     metric = setup.metric_record(scorer)
-    replies = legible(setup.scoring.scorer, replies, setup.scoring.item_timeout)
-    place = 0
+    placed = PlacedReplies(setup, replies)
     for batch in batches:
-        count = scorer.count_requests(batch, metric)
-        given = [replies.get(place + offset) for offset in range(count)]
+        first = placed.place
+        given = placed.take(scorer.count_requests(batch, metric))
         rows = [
-            _row(place + offset, batch, request)
-            for offset, request in enumerate(_attempted(scorer, batch, metric, given, setup.attempt))
+            _row(place, batch, request)
+            for place, request in enumerate(_attempted(scorer, batch, metric, given, setup.attempt), first)
             if request is not None and request.judge == setup.judge and _sampling(request) == setup.sampling
         ]
-        place += count
         yield row_batch(rows, REQUESTS)
+
+
+class PlacedReplies:
+    """The replies to a pair's requests, taken batch by batch in the order of the requests; ``place`` is the
+    next one's."""
+
+    def __init__(self, setup: PairSetup, replies: Mapping[int, ModelReply]) -> None:
+        self.place = 0
+        self._replies = legible(setup.scoring.scorer, replies, setup.scoring.item_timeout)
+
+    def take(self, count: int) -> list[ModelReply | None]:
+        """The replies to so many requests; None for one without a reply."""
+        first, self.place = self.place, self.place + count
+        return [self._replies.get(place) for place in range(first, self.place)]
 
 
 def replies_of(
