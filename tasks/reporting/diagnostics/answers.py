@@ -29,7 +29,7 @@ from tasks.reporting.diagnostics.findings import (
 from tasks.reporting.view import Place, ResultRow, RunView, SampleView, result_rows
 
 
-class EmptyFilters(TallyCheck):
+class EmptyFilters(TallyCheck[tuple[str, str]]):
     """Filters that found nothing in responses that are there."""
 
     def add(self, sample: SampleView) -> None:
@@ -45,8 +45,7 @@ class EmptyFilters(TallyCheck):
 
     def finish(self) -> Iterator[Diagnostic]:
         """One finding a filter and model."""
-        for key, tally in self.tallies.items():
-            name, model = key if isinstance(key, tuple) else (key, "")
+        for (name, model), tally in self.tallies.items():
             if tally.share > self.options.filter_empty:
                 yield tally.finding(
                     "filter_empty",
@@ -106,7 +105,7 @@ class SameAnswers:
                 )
 
 
-class DisagreeingRepeats(TallyCheck):
+class DisagreeingRepeats(TallyCheck[tuple[str, str]]):
     """Items that are right in one repeat and wrong in another: how much of a score is luck.
 
     Of scores other than 0 and 1 nothing is said: those of two texts are seldom equal.
@@ -137,8 +136,7 @@ class DisagreeingRepeats(TallyCheck):
 
     def finish(self) -> Iterator[Diagnostic]:
         """One finding a pair and model."""
-        for key, tally in self.tallies.items():
-            pair, model = key if isinstance(key, tuple) else (key, "")
+        for (pair, model), tally in self.tallies.items():
             if pair not in self._graded and tally.share > self.options.repeats_disagree:
                 yield tally.finding(
                     "repeats_disagree",

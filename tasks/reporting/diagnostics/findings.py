@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Generic, Literal, Protocol, TypeVar
 
 import orjson
 
@@ -127,18 +127,18 @@ class Occurrences:
         """Counts one more; the sample becomes an example while there are few, once for all its repeats."""
         self.seen += 1
         if len(self.examples) < self.limit:
-            found = example(sample, text)
-            if not self.examples or self.examples[-1].item_id != found.item_id:
-                self.examples.append(found)
+            self._keep(example(sample, text))
 
     def merge(self, other: "Occurrences") -> None:
         """Adds what was counted of the samples that come next."""
         self.total, self.seen = self.total + other.total, self.seen + other.seen
         for found in other.examples:
-            if len(self.examples) < self.limit and (
-                not self.examples or self.examples[-1].item_id != found.item_id
-            ):
-                self.examples.append(found)
+            self._keep(found)
+
+    def _keep(self, found: Example) -> None:
+        shown = bool(self.examples) and self.examples[-1].item_id == found.item_id
+        if len(self.examples) < self.limit and not shown:
+            self.examples.append(found)
 
     @property
     def share(self) -> float:
@@ -155,12 +155,15 @@ class Occurrences:
         return Diagnostic(kind, severity, message, self.seen, tuple(self.examples))
 
 
-class TallyCheck:
+K = TypeVar("K", bound=Hashable)
+
+
+class TallyCheck(Generic[K]):
     """Base of checks that keep a tally for each model, pair or whatever they tell apart."""
 
     def __init__(self, options: DiagnosticOptions) -> None:
         self.options = options
-        self.tallies: defaultdict[Hashable, Occurrences] = defaultdict(partial(Occurrences, options.examples))
+        self.tallies: defaultdict[K, Occurrences] = defaultdict(partial(Occurrences, options.examples))
 
     def merge(self, other: Any) -> None:
         """Adds the tallies of the samples that come next."""

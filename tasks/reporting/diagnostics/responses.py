@@ -39,7 +39,7 @@ REASONS: Final = 100  # distinct reasons kept a model: messages may hold ids, an
 NAMED: Final = 5  # distinct finish reasons that a finding names
 
 
-class FailedRequests(TallyCheck):
+class FailedRequests(TallyCheck[str]):
     """Requests that ended without an answer, with the most frequent reason; what a recording lacks was no
     request, and is told by ``absent_recordings``."""
 
@@ -72,7 +72,7 @@ class FailedRequests(TallyCheck):
         """One finding a model."""
         for model, tally in self.tallies.items():
             if tally.seen:
-                reason, times = self._reasons[str(model)].most_common(1)[0]
+                reason, times = self._reasons[model].most_common(1)[0]
                 yield tally.finding(
                     "requests_failed",
                     "warning",
@@ -81,7 +81,7 @@ class FailedRequests(TallyCheck):
                 )
 
 
-class UnscoredResponses(TallyCheck):
+class UnscoredResponses(TallyCheck[str]):
     """Answers that are there and have no score: a judge whose reply was unreadable, a metric that gave up."""
 
     def add(self, sample: SampleView) -> None:
@@ -110,7 +110,7 @@ class UnscoredResponses(TallyCheck):
                 )
 
 
-class CutOffResponses(TallyCheck):
+class CutOffResponses(TallyCheck[tuple[str, str]]):
     """Answers that never began, because the tokens were used up: as a rule by thinking."""
 
     def add(self, sample: SampleView) -> None:
@@ -123,8 +123,7 @@ class CutOffResponses(TallyCheck):
 
     def finish(self) -> Iterator[Diagnostic]:
         """One finding a model and prompt; an error where no answer is left."""
-        for key, tally in self.tallies.items():
-            model, prompt = key if isinstance(key, tuple) else (key, "")
+        for (model, prompt), tally in self.tallies.items():
             if tally.seen:
                 every = tally.seen == tally.total
                 yield tally.finding(
@@ -135,7 +134,7 @@ class CutOffResponses(TallyCheck):
                 )
 
 
-class RefusedResponses(TallyCheck):
+class RefusedResponses(TallyCheck[tuple[str, str]]):
     """Answers that the model or its provider refused: scored as no answer."""
 
     def add(self, sample: SampleView) -> None:
@@ -148,8 +147,7 @@ class RefusedResponses(TallyCheck):
 
     def finish(self) -> Iterator[Diagnostic]:
         """One finding a model and prompt."""
-        for key, tally in self.tallies.items():
-            model, prompt = key if isinstance(key, tuple) else (key, "")
+        for (model, prompt), tally in self.tallies.items():
             if tally.seen:
                 yield tally.finding(
                     "refused",
@@ -159,7 +157,7 @@ class RefusedResponses(TallyCheck):
                 )
 
 
-class TruncatedResponses(TallyCheck):
+class TruncatedResponses(TallyCheck[str]):
     """Answers that ended because the token limit was reached (finish reason "length")."""
 
     def add(self, sample: SampleView) -> None:
@@ -186,7 +184,7 @@ class TruncatedResponses(TallyCheck):
                 )
 
 
-class UnknownFinishes(TallyCheck):
+class UnknownFinishes(TallyCheck[str]):
     """Answers with a finish reason that nobody here knows: it may say that they are no whole answers."""
 
     def __init__(self, options: DiagnosticOptions) -> None:
@@ -213,7 +211,7 @@ class UnknownFinishes(TallyCheck):
         """One finding a model."""
         for model, tally in self.tallies.items():
             if tally.seen:
-                named = ", ".join(reason[:TEXT_LENGTH] for reason in self._reasons[str(model)])
+                named = ", ".join(reason[:TEXT_LENGTH] for reason in self._reasons[model])
                 yield tally.finding(
                     "unknown_finish",
                     "warning",
@@ -227,7 +225,7 @@ class UnknownFinishes(TallyCheck):
                 self._reasons[model][reason] = None
 
 
-class UnendedThoughts(TallyCheck):
+class UnendedThoughts(TallyCheck[str]):
     """Answers at the token limit without a thought, of a model that thinks otherwise: the template may open
     the thought, and then they are thoughts that never ended."""
 
@@ -330,7 +328,7 @@ def stopped_early(manifest: Mapping[str, Any]) -> Iterator[Diagnostic]:
         )
 
 
-class EmptyResponses(TallyCheck):
+class EmptyResponses(TallyCheck[str]):
     """Responses without any text."""
 
     def add(self, sample: SampleView) -> None:
@@ -415,7 +413,7 @@ WITHOUT_REFERENCES: Final = (
 one: no tool is to be called."""
 
 
-class TargetsOutside(TallyCheck):
+class TargetsOutside(TallyCheck[str]):
     """Items with a right answer that is none of their choices; lm-evaluation-harness warns of them, too. An
     index of -1 is left alone, as there: so test sets are marked whose answers nobody publishes."""
 
