@@ -15,7 +15,7 @@ from metrics.metric import Metric
 from scorers.base import Batch, ModelReply, Scorer, ScorerRequest
 from scorers.grading import ask_again
 from tasks.caching import Workspace, artifact_task
-from tasks.models.records import is_at_limit
+from tasks.messages.endings import is_at_limit
 from tasks.rows.limited import LimitedScorer, legible
 from tasks.rows.parts import PairSetup, pending
 from tasks.rows.scoring import joined_batches, statistics_batch

@@ -20,7 +20,7 @@ from typing import Any, Final
 import orjson
 
 from tasks.messages.calls import call_arguments
-from tasks.models.records import Ending, ending
+from tasks.messages.endings import Ending, ending
 from tasks.reporting.view import LabelView, ResponseView, SampleView
 from tasks.store.outputs import INSPECT_LOGS
 

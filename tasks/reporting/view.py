@@ -28,7 +28,8 @@ import pyarrow.compute as pc
 
 from metrics.errors import NightjarError
 from tasks.messages.calls import parsed_calls
-from tasks.models.records import AnswerStatus, is_at_limit
+from tasks.messages.endings import is_at_limit
+from tasks.models.records import AnswerStatus
 from tasks.reduction.facets import facet_texts
 from tasks.reporting import numbers
 from tasks.rows.parts import Origin, Row, item_field, locate, resolve

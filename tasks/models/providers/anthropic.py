@@ -14,6 +14,7 @@ from pydantic import Field
 
 from tasks.messages.calls import calls_text
 from tasks.messages.chat import THOUGHTS, Message, content_text
+from tasks.messages.endings import openai_word
 from tasks.messages.media import ReadMedia, refuse_media
 from tasks.models.batches.anthropic import AnthropicBatches
 from tasks.models.config import ModelConfig, ReasoningConfig, SampleParams
@@ -41,7 +42,7 @@ from tasks.models.providers.native import (
 )
 from tasks.models.providers.openai.generation import ParsedChoice, thought_tokens
 from tasks.models.providers.provider import ServedModel
-from tasks.models.records import Answer, Request, openai_word, text_or_none, usage_of
+from tasks.models.records import Answer, Request, text_or_none, usage_of
 from tasks.models.registry import provider
 from tasks.models.wire import ModelListing, Wire, body_error, event_object, mended, status_error
 

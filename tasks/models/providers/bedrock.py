@@ -16,6 +16,7 @@ from pydantic import Field, field_validator, model_validator
 
 from tasks.messages.calls import calls_text
 from tasks.messages.chat import THOUGHTS, Message, content_text
+from tasks.messages.endings import ending, openai_word
 from tasks.messages.media import ReadMedia, refuse_media
 from tasks.models.config import ModelConfig, SampleParams
 from tasks.models.errors import (
@@ -48,7 +49,7 @@ from tasks.models.providers.native import (
 )
 from tasks.models.providers.openai.generation import ParsedChoice, thought_tokens
 from tasks.models.providers.provider import PROBE_SECONDS, ServedModel
-from tasks.models.records import Answer, Request, ending, openai_word, text_or_none, usage_of
+from tasks.models.records import Answer, Request, text_or_none, usage_of
 from tasks.models.registry import provider
 from tasks.models.signing import Credentials, SignatureV4, need_botocore
 from tasks.models.wire import ModelListing, Wire, event_object, mended, status_error

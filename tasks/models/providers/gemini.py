@@ -13,6 +13,7 @@ from pydantic import Field
 
 from tasks.messages.calls import calls_text
 from tasks.messages.chat import THOUGHTS, Message, content_text
+from tasks.messages.endings import ending, is_at_limit, openai_word
 from tasks.messages.media import ReadMedia, refuse_media
 from tasks.models.batches.gemini import GeminiBatches
 from tasks.models.config import ModelConfig, ReasoningConfig, SampleParams
@@ -41,7 +42,7 @@ from tasks.models.providers.native import (
     thoughts_text,
 )
 from tasks.models.providers.provider import ServedModel
-from tasks.models.records import Answer, Request, ending, is_at_limit, openai_word, text_or_none, usage_of
+from tasks.models.records import Answer, Request, text_or_none, usage_of
 from tasks.models.registry import provider
 from tasks.models.wire import ModelListing, Wire, answer_body, body_error, event_object, mended, status_error
 

@@ -11,8 +11,9 @@ from typing import Any
 import orjson
 
 from tasks.messages.calls import calls_text, recorded_calls
+from tasks.messages.endings import ending
 from tasks.models.providers.recordings import RecordedRow, is_number, shown, whole_number
-from tasks.models.records import COUNTED, STATUS_BEFORE, STATUSES, ending
+from tasks.models.records import COUNTED, STATUS_BEFORE, STATUSES
 from tasks.store.keys import iso_time, unix_seconds
 
 TEXTS = ("reasoning", "finish_reason", "response_id", "served_model", "system_fingerprint", "logprobs_json")

@@ -17,7 +17,7 @@ from metrics.types import IGNORED_TARGET
 from scorers.base import FilterError
 from scorers.letters import FIRST_TOKEN
 from tasks.comparison.stopping import stopped_sentence
-from tasks.models.records import ending
+from tasks.messages.endings import ending
 from tasks.reporting import numbers
 from tasks.reporting.diagnostics.findings import (
     TEXT_LENGTH,

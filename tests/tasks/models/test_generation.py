@@ -7,6 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
+from tasks.messages.endings import is_at_limit
 from tasks.models.answers.journal import decode, encode
 from tasks.models.answers.reading import read_replies
 from tasks.models.answers.segments import table_of
@@ -22,7 +23,7 @@ from tasks.models.errors import (
 from tasks.models.limits.spending import cost_of
 from tasks.models.providers.openai.config import EndpointConfig
 from tasks.models.providers.openai.generation import Chat, Completions, Generation, TokenPrompts
-from tasks.models.records import KeptAnswer, Reply, Request, is_at_limit
+from tasks.models.records import KeptAnswer, Reply, Request
 from tasks.models.served import room_of
 from tasks.models.tokenizers import ByteTokenizer
 from tasks.models.wire import StreamedAnswer, answer_body, json_object

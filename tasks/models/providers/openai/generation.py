@@ -16,6 +16,7 @@ from typing import Any, Final, Literal
 
 from tasks.messages.calls import calls_of, calls_text, distinct_ids, nine_characters
 from tasks.messages.chat import chat_body, content_text
+from tasks.messages.endings import ending
 from tasks.messages.media import ReadMedia, media_size, refuse_media, sent_messages
 from tasks.models.config import ReasoningConfig, SampleParams
 from tasks.models.errors import (
@@ -33,16 +34,7 @@ from tasks.models.errors import (
 from tasks.models.extra import with_extra, with_own
 from tasks.models.providers.openai.choices import ordered_choices
 from tasks.models.providers.openai.config import EndpointConfig
-from tasks.models.records import (
-    Answer,
-    Call,
-    Codec,
-    Reply,
-    Request,
-    ending,
-    text_or_none,
-    usage_of,
-)
+from tasks.models.records import Answer, Call, Codec, Reply, Request, text_or_none, usage_of
 from tasks.models.tokenizers import Tokenizer
 from tasks.models.wire import body_error, thinking_text
 
