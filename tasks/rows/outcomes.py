@@ -7,10 +7,10 @@ wrong or unscored is the benchmark's ``cut_off``, and decided where it is scored
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-TOOL_CALLS = ("tool_calls", "function_call")
-"""Finish reasons of an answer that is a call and not a text."""
+from tasks.messages.endings import ending
+
 OUTCOME_COLUMNS = ("status", "response", "tool_calls_json", "finish_reason", "lls")
-"""Columns of RESPONSES that the outcome of a response hangs on."""
+"""Columns of RESPONSES that the outcome of a response depends on."""
 LACKING = frozenset({"cut_off", "refused"})
 """Statuses, and outcomes, of a sample that is there and holds no prediction."""
 
@@ -18,12 +18,13 @@ LACKING = frozenset({"cut_off", "refused"})
 def outcome(status: str, text: str | None, finish_reason: str | None, is_text: bool = True) -> str:
     """The outcome of a response of this status; what is not text (log-likelihoods, calls) is not empty.
 
-    >>> outcome("ok", " ", "stop"), outcome("ok", "", "tool_calls"), outcome("infra_error", None, None)
+    >>> outcome("ok", " ", "stop"), outcome("ok", "", "tool_use"), outcome("infra_error", None, None)
     ('empty', 'answered', 'failed')
     """
     if status != "ok":
         return status if status in LACKING else "failed"
-    return "empty" if is_text and not (text or "").strip() and finish_reason not in TOOL_CALLS else "answered"
+    is_blank = is_text and not (text or "").strip() and ending(finish_reason) != "call"
+    return "empty" if is_blank else "answered"
 
 
 def outcome_of(response: Mapping[str, Any]) -> str:
