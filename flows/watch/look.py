@@ -16,6 +16,8 @@ from typing import Any, Final
 from flows.compare.runs import STATE_NAMES
 from flows.server.view import UNDER_WAY, View, dead_letters, moment
 from metrics.errors import ConfigError
+from tasks.history.nights import Notice
+from tasks.history.notices import message_of
 from tasks.server import PAIRS_LABEL, VERDICT_LABEL
 
 NIGHTLY: Final = "nightly"
@@ -70,10 +72,7 @@ class Finding:
     @property
     def message(self) -> dict[str, Any]:
         """The body that the webhook gets."""
-        return {
-            "key": self.key, "text": self.text, "url": self.url, "verdict": self.verdict,
-            "pairs": list(self.pairs), "cost": dict(self.cost),
-        }  # fmt: skip
+        return message_of(Notice(**vars(self), written=""))
 
 
 def late_runs(view: View, times: Times, taken: Mapping[str, int]) -> Iterator[Finding]:
