@@ -336,6 +336,9 @@ def _squad_mean(name: str, asked: Sequence[tuple[list[str], str]], total: int) -
     return 100.0 * float(np.sum(scores)) / total
 
 
+ROUGES: Final = ("rouge1", "rouge2", "rougeL", "rougeLsum")
+
+
 def _rouge(
     predictions: Sequence[str],
     references: Sequence[Any],
@@ -344,10 +347,10 @@ def _rouge(
     use_stemmer: bool = False,
     tokenizer: Callable[[str], list[str]] | None = None,
 ) -> Result:
-    kinds = list(rouge_types or ("rouge1", "rouge2", "rougeL", "rougeLsum"))
-    if tokenizer is not None or not set(kinds) <= {"rouge1", "rouge2", "rougeL", "rougeLsum"}:
+    kinds = list(rouge_types or ROUGES)
+    if tokenizer is not None or not set(kinds) <= set(ROUGES):
         return _rouge_by_library(predictions, references, kinds, use_aggregator, use_stemmer, tokenizer)
-    golds = [[gold] if isinstance(gold, str) else list(gold) for gold in references]
+    golds = _lists(references)
     columns = {
         kind: METRICS[kind].function(golds, list(predictions), use_stemmer=use_stemmer, scale=1.0)
         for kind in kinds
@@ -400,7 +403,7 @@ def _bleu(
     max_order: int = 4,
     smooth: bool = False,
 ) -> Result:
-    golds = [[gold] if isinstance(gold, str) else list(gold) for gold in references]
+    golds = _lists(references)
     if tokenizer is None:
         from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
 
@@ -516,15 +519,17 @@ def _wer(predictions: Sequence[str], references: Sequence[str], **_: Any) -> Res
 
 
 def _text_pairs(predictions: Sequence[str], references: Sequence[Any]) -> list[tuple[list[str], str]]:
-    return [
-        ([gold] if isinstance(gold, str) else list(gold), own)
-        for gold, own in zip(references, predictions, strict=True)
-    ]
+    return list(zip(_lists(references), predictions, strict=True))
+
+
+def _lists(references: Sequence[Any]) -> list[list[str]]:
+    """The references of each prediction, of which it may have one alone."""
+    return [[gold] if isinstance(gold, str) else list(gold) for gold in references]
 
 
 def _columns(references: Sequence[Any]) -> list[list[str]]:
     """References by column, as sacrebleu takes them; every prediction has as many."""
-    golds = [[gold] if isinstance(gold, str) else list(gold) for gold in references]
+    golds = _lists(references)
     return [list(column) for column in zip(*golds, strict=True)]
 
 
