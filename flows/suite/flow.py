@@ -42,6 +42,7 @@ from flows.suite.second_look import asked_anew
 from flows.suite.telling import (
     BegunNight,
     begin,
+    due_time,
     leave_record,
     notice,
     record_judged,
@@ -92,7 +93,7 @@ async def run_suite(suite: str, options: SuiteOptions = DEFAULTS) -> State[Any]:
         return Completed(message="no checkpoint is new", name="NothingNew")
     await let_earlier_nights_go_first(_own_run())
     label_verdict(str(flow_run.id), None, ())  # a retry has no verdict yet
-    begun = begin(night, _due())
+    begun = begin(night, due_time(_own_run()))
     night = may_stop(night, begun.past, begun.baseline)
     _tell_missed(night, begun.past)
     for sentence in check_margins(night):
@@ -157,13 +158,6 @@ def _tell(night: PlannedNight, begun: BegunNight) -> None:
 def _own_run() -> FlowRun | None:
     context = FlowRunContext.get()
     return context.flow_run if context is not None else None
-
-
-def _due() -> str | None:
-    """When the run was to begin: that stays, whatever it waits for and however often it is retried."""
-    run = _own_run()
-    due = run.expected_start_time if run is not None else None
-    return due.isoformat(timespec="microseconds") if due is not None else None
 
 
 def _state_name(judged: JudgedNight) -> str:

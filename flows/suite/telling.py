@@ -60,13 +60,15 @@ def begin(planned: PlannedNight, due: str | None = None) -> BegunNight:
     recorded = read_nights(store, planned.slug)
     began = now()
     known = recorded.found.get(planned.run_id)
+    if known is not None and not known.attempt:
+        known = None  # it ended before it could begin
     if known is None:
         own = Night(
             suite=planned.slug, run_id=planned.run_id, started=began, evaluations=(), due=due or began
         )
         again: dict[str, Any] = {}
     else:
-        own, again = known, {"due": known.place, "attempt": known.attempt + 1}
+        own, again = known, {"due": known.due or due or known.started, "attempt": known.attempt + 1}
     about = {"suite_name": planned.suite.name, "limit": planned.limit, "only": planned.only}
     own = own.model_copy(update={**again, "ended": False, **about})
     if known is None and (ahead := night_ahead(recorded.found.values(), own)) is not None:
@@ -171,16 +173,17 @@ def leave_record(night: PlannedNight, state: State[Any], run: FlowRun) -> None:
         NightEvaluation(name=entry.name, run_id=str(entry.options.run_id), ok=False, message=reason)
         for entry in night.evaluations
     )
-    started = run.start_time or run.created
     fresh = Night(
         suite=night.slug,
         suite_name=night.suite.name,
         limit=night.limit,
         only=night.only,
         run_id=night.run_id,
-        started=started.isoformat(timespec="seconds") if started else "",
+        started=run.start_time.isoformat(timespec="seconds") if run.start_time else now(),
         evaluations=(),
+        due=due_time(run),
         ended=False,
+        attempt=0,
     )
     told = notice(run, fresh, outcome, reason)
 
@@ -192,6 +195,12 @@ def leave_record(night: PlannedNight, state: State[Any], run: FlowRun) -> None:
         return ended if told is None else with_notice(ended, told)
 
     change_night(Store(night.store), night.slug, night.run_id, change)
+
+
+def due_time(run: FlowRun | None) -> str | None:
+    """When a run was to begin: that stays, whatever it waits for and however often it is retried."""
+    due = run.expected_start_time if run is not None else None
+    return due.isoformat(timespec="microseconds") if due is not None else None
 
 
 def tell_now(night: PlannedNight) -> None:

@@ -131,7 +131,7 @@ class Night(BaseModel):
     A night is recorded when it is first due, with the baseline that its retries keep; ``ended`` says whether
     its outcome is known by now. ``due`` is None in records of before, whose nights were due as they started.
     ``behind`` is a night that had ended when this one first began, and had begun later by the clock: the
-    clock was wrong for either.
+    clock was wrong for either. ``attempt`` is 0 where it ended before it could begin.
     ``format`` is that of the store's records; a later version may add keys within one.
     """
 
@@ -284,7 +284,7 @@ def past_nights(store: Store, suite: str, name: str | None = None) -> list[Night
 def night_ahead(nights: Iterable[Night], own: Night) -> Night | None:
     """The night of the same suite that ended already though it began after ``own``, the last of several;
     ``own`` has only begun."""
-    ahead = [night for night in nights if night.ended and night.is_of(own.suite_name)]
+    ahead = [night for night in nights if night.ended and night.attempt and night.is_of(own.suite_name)]
     last = max(ahead, key=lambda night: night.started, default=own)
     return last if last.started > own.started else None
 

@@ -313,6 +313,37 @@ def test_a_retry_of_a_night_whose_clock_was_set_back_knows_it(
     assert begin(plan("2")).own.behind == plan("1").run_id
 
 
+@pytest.mark.parametrize("start_time", [None, datetime(2026, 11, 23, 2, 31, tzinfo=UTC)])
+def test_a_night_that_ended_before_it_could_begin_is_due_on_its_retry_when_it_was_due(
+    plan: Any, start_time: datetime | None
+) -> None:
+    first, second = plan("1"), plan("2")
+    ended(first, 1, verdict="pass")
+    never = run(created=datetime(2026, 11, 20, 2, 30, tzinfo=UTC), start_time=start_time)
+    leave_record(second, State(type=StateType.CRASHED, name="Crashed", message="no place"), never)
+    begun = begin(second, due(2))
+    assert begun.baseline is not None
+    assert (
+        [night.run_id for night in begun.baseline] == [night.run_id for night in begun.past] == [first.run_id]
+    )
+    own = record_of(second)
+    assert (own.due, own.attempt, own.ended) == (due(2), 1, False)
+    assert own.started > due(2)
+    assert [entry.key for entry in own.notices] == [f"{second.run_id}:Crashed"]
+
+
+def test_a_night_that_never_began_is_ahead_of_none_and_one_that_begins_on_a_retry_may_be_behind(
+    plan: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = State[Any](type=StateType.CANCELLED, name="Cancelled", message="not wanted")
+    leave_record(plan("1"), state, run(expected_start_time=datetime(2999, 1, 1, tzinfo=UTC)))
+    assert begin(plan("2"), due(2)).own.behind is None
+    ended(plan("2"), 2, verdict="pass")
+    leave_record(plan("3"), State(type=StateType.CRASHED, name="Crashed", message="no place"), run())
+    monkeypatch.setattr("flows.suite.telling.now", lambda: "2020-11-18T02:30:00.000000+00:00")
+    assert begin(plan("3"), due(3)).own.behind == plan("2").run_id
+
+
 def test_a_night_of_before_keeps_the_baseline_that_it_was_judged_against(plan: Any) -> None:
     store = Store(plan("1").store)
     for number, verdict in ((1, None), (2, "regression"), (3, "pass")):
