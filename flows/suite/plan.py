@@ -22,14 +22,14 @@ whose spread at best is known without an answer; of others only whether a test c
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice, takewhile
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, field_validator
+from pydantic import BeforeValidator, Field, ValidationError, field_validator
 
 from flows.compare.runs import load_gate
 from flows.config.errors import read_yaml, validated
@@ -169,6 +169,21 @@ class SuiteOptions(Strict):
     only: tuple[str, ...] | None = Field(
         None, description="Names of the evaluations to run, as BENCHMARK × MODEL; default: all"
     )
+
+
+def suite_of(parameters: Mapping[str, Any]) -> tuple[SuiteConfig, SuiteOptions]:
+    """What the flow run, or the deployment, of these parameters evaluates. Raises ConfigError where they are
+    no suite's, and as ``load_suite`` does."""
+    file = parameters.get("suite")
+    if not isinstance(file, str):
+        raise ConfigError("it has no parameter 'suite', which names the suite's file")
+    try:
+        options = SuiteOptions.model_validate(parameters.get("options") or {})
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, ("options", *first["loc"])))
+        raise ConfigError(f"{place}: {first['msg']}") from error
+    return load_suite(file), options
 
 
 @dataclass(frozen=True)

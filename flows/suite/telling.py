@@ -18,7 +18,7 @@ from prefect.logging import get_logger
 from prefect.utilities.urls import url_for
 
 from flows.suite.names import dated
-from flows.suite.plan import PlannedNight, SuiteOptions, load_suite, plan_night
+from flows.suite.plan import PlannedNight, plan_night, suite_of
 from metrics.errors import ConfigError, NightjarError, printable
 from tasks.history.layout import Skipped
 from tasks.history.nights import (
@@ -157,8 +157,7 @@ def record_night_stopped(flow: Flow[..., Any], flow_run: FlowRun, state: State[A
     Prefect calls it when a night failed, was cancelled or crashed, in its process or, where that was killed,
     in the worker's.
     """
-    options = SuiteOptions.model_validate(flow_run.parameters.get("options") or {})
-    night = plan_night(load_suite(flow_run.parameters["suite"]), options, str(flow_run.id))
+    night = plan_night(*suite_of(flow_run.parameters), str(flow_run.id))
     leave_record(night, state, flow_run)
     if flow_run.deployment_id is not None:
         tell_now(night)

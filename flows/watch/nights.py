@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from flows.server.view import View
-from flows.suite.plan import SuiteConfig, SuiteOptions, load_suite, plan_night
+from flows.suite.plan import SuiteConfig, plan_night, suite_of
 from metrics.errors import NightjarError
 from tasks.history.nights import SUITES, find_night
 from tasks.history.notices import Post, deliver, outstanding, send_each
@@ -44,13 +44,11 @@ def suites_of(view: View) -> Iterator[WatchedSuite]:
     """The suites of the deployments; one that can't be read costs itself: its night says so."""
     for deployment in view.deployments.values():
         if is_night(view, {"deployment_id": deployment["id"]}):
-            parameters = deployment.get("parameters") or {}
-            options = parameters.get("options") or {}
             try:
-                suite = load_suite(str(parameters["suite"]))
-            except (NightjarError, KeyError):
+                suite, options = suite_of(deployment.get("parameters") or {})
+            except NightjarError:
                 continue
-            yield WatchedSuite(suite, options.get("store") or default_store())
+            yield WatchedSuite(suite, options.store or default_store())
 
 
 @dataclass
@@ -87,9 +85,7 @@ def settle_night(run: Mapping[str, Any], post: Post | None) -> None:
     from flows.suite.telling import leave_record
 
     ended = FlowRun.model_validate(run)
-    parameters = run.get("parameters") or {}
-    options = SuiteOptions.model_validate(parameters.get("options") or {})
-    night = plan_night(load_suite(str(parameters["suite"])), options, str(ended.id))
+    night = plan_night(*suite_of(run.get("parameters") or {}), str(ended.id))
     store = Store(night.store)
     known = find_night(store, night.slug, night.run_id)
     if ended.state is not None and (known is None or not known.ended):

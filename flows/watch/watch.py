@@ -15,7 +15,6 @@ from flows.server.view import View
 from flows.watch import look, mend
 from flows.watch.look import Finding, Times
 from flows.watch.nights import Receipts, WatchedSuite, is_night, settle_night, suites_of
-from metrics.errors import NightjarError
 from tasks.history.notices import NotDelivered, Post, post_to, send_each
 
 LOOKED: Final = "nightjar.watch.looked"
@@ -184,8 +183,8 @@ class Watch:
                 except NotDelivered as error:
                     say(f"{finding.key}: {error}")
                     continue
-                except NightjarError as error:  # its suite can't be read: what the server says is told
-                    say(f"{run['name']}: {error}")
+                except Exception as error:  # its suite can't be read, or worse: what the server says is told
+                    say(f"{run['name']}: {type(error).__name__}: {error}")
                     if not self._told(finding):
                         continue
             elif run["state_type"] != "CANCELLED" and not self._told(finding):

@@ -688,6 +688,46 @@ def test_a_night_whose_suite_is_gone_is_told_all_the_same(
     assert texts(told) == ["nightly 02:30 ended Failed: said so"]
 
 
+@pytest.mark.parametrize(
+    ("parameters", "said"),
+    [
+        ({}, "no parameter 'suite'"),
+        ({"suit": "suite.yaml"}, "no parameter 'suite'"),
+        ({"suite": "suite.yaml", "options": {"former": 1}}, "options.former: Extra inputs"),
+    ],
+)
+def test_a_night_whose_parameters_are_no_suites_is_told_and_keeps_no_other_run_untold(
+    watch: Looking, server: Server, suite: dict[str, Any], told: list[dict[str, Any]],
+    parameters: dict[str, Any], said: str, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    server.add("CRASHED", 5, parameters=parameters)
+    server.deployments.append(
+        server.deployments[0] | {"id": str(uuid4()), "entrypoint": "flows.eval.evaluate"}
+    )
+    other = {"deployment_id": server.deployments[-1]["id"]}
+    server.add("FAILED", 5, **other)
+    server.add("COMPLETED", 5, "Worse", **other)
+    for minute in range(2):
+        watch.look(minute)
+    assert texts(told) == [f"nightly 02:30 ended {name}: said so" for name in ("Crashed", "Failed", "Worse")]
+    assert said in capsys.readouterr().err
+
+
+def test_a_night_that_can_not_be_settled_for_whatever_reason_keeps_no_other_run_untold(
+    watch: Looking, server: Server, suite: dict[str, Any], told: list[dict[str, Any]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    def broken(*_: Any) -> None:
+        raise RuntimeError("a mistake")
+
+    monkeypatch.setattr("flows.watch.watch.settle_night", broken)
+    server.add("CRASHED", 5, parameters=suite)
+    server.add("FAILED", 5, parameters=suite)
+    for minute in range(2):
+        watch.look(minute)
+    assert texts(told) == [f"nightly 02:30 ended {name}: said so" for name in ("Crashed", "Failed")]
+
+
 def test_the_outside_switch_is_asked_after_each_whole_look_and_not_after_others(
     watch: Looking, server: Server, suite: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
