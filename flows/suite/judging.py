@@ -40,8 +40,9 @@ class JudgedNight:
 
     ``anchored`` is the comparison with the gate's fixed second baseline, if it has one. ``inconclusive`` is
     how many nights in a row, this one included, could not be decided; ``spent`` how many of those that share
-    an alpha have taken their part of it, this one included. ``skipped`` are records of earlier nights that
-    nobody can read, ``accepted`` nights of the baseline that somebody accepted.
+    an alpha have taken their part of it, this one included. Both count nights that ask the same items as it.
+    ``skipped`` are records of earlier nights that nobody can read, ``accepted`` nights of the baseline that
+    somebody accepted.
     """
 
     night: Night
@@ -172,16 +173,17 @@ def judge_night(
     }
     night = night.model_copy(update=changes)
     earlier = [opened(entry) for entry in past[-(planned.suite.nights - 1) :]]
+    alike = [entry for entry in past if entry.asks_just(planned.limit, planned.only)]
     return JudgedNight(
         night=night,
         compared=compared,
         courses=with_flapping_names(
-            pair_courses([*earlier, tonight], _since(fixed, past, as_scored_now)), list(tonight.values())
+            pair_courses([*earlier, tonight], _since(fixed, alike, as_scored_now)), list(tonight.values())
         ),
         gate=gate,
         anchored=anchored,
-        inconclusive=sum(1 for _ in takewhile(_undecided, (night, *reversed(past)))),
-        spent=_spent(night, past, gate),
+        inconclusive=sum(1 for _ in takewhile(_undecided, (night, *reversed(alike)))),
+        spent=_spent(night, alike, gate),
         skipped=begun.skipped,
         accepted=tuple(entry for entry in chosen if entry.accepted is not None),
     )
@@ -197,11 +199,11 @@ def _with_own_items(pair: ComparedPair) -> ComparedPair:
     return replace(pair, reason="; ".join(filter(None, (pair.reason, said))) or None)
 
 
-def _since(fixed: Sequence[Night], past: Sequence[Night], opened: Opened) -> AnchorNight | None:
+def _since(fixed: Sequence[Night], alike: Sequence[Night], opened: Opened) -> AnchorNight | None:
     """The night that drift is counted from: the gate's anchor, else the first that passed."""
     if not fixed:
         return None
-    later = [entry for entry in past if entry.place > fixed[0].place]
+    later = [entry for entry in alike if entry.place > fixed[0].place]
     return AnchorNight(fixed[0].run_id, opened(fixed[0]), len(later) + 1)
 
 
@@ -248,11 +250,11 @@ def _spending(planned: PlannedNight) -> str | None:
     return f"{gate.alpha:g} over {gate.alpha_over.nights} nights against {planned.baseline}"
 
 
-def _spent(night: Night, past: Sequence[Night], gate: Gate | None) -> int:
+def _spent(night: Night, alike: Sequence[Night], gate: Gate | None) -> int:
     """The night's place among those that share an alpha, from 1; 0 where none is shared."""
     if gate is None or night.spending is None:
         return 0
-    tested = [entry for entry in reversed(past) if entry.verdict is not None]
+    tested = [entry for entry in reversed(alike) if entry.verdict is not None]
     before = sum(1 for _ in takewhile(lambda entry: entry.spending == night.spending, tested))
     return before % gate.shares + 1
 

@@ -304,7 +304,8 @@ def may_stop(night: PlannedNight, past: Sequence[Night], baseline: Sequence[Nigh
     gate = night.suite.gate
     if gate is None or gate.stop is None or not baseline:
         return night
-    since = sum(1 for _ in takewhile(lambda entry: entry.stopped, reversed(past)))
+    alike = [entry for entry in past if entry.asks_just(night.limit, night.only)]
+    since = sum(1 for _ in takewhile(lambda entry: entry.stopped, reversed(alike)))
     if since >= gate.stop.full_every - 1:
         return night
     runs = tuple(tuple(entry.run_id for entry in earlier.evaluations) for earlier in baseline)

@@ -187,6 +187,11 @@ class Night(BaseModel):
         evaluations = self.only is None or (only is not None and {*only} <= {*self.only})
         return evaluations and (items or self.accepted is not None)
 
+    def asks_just(self, limit: int | None, only: Sequence[str] | None) -> bool:
+        """Whether it asks what a night of this limit and these evaluations asks, and no more."""
+        parts = [None if names is None else {*names} for names in (self.only, only)]
+        return self.limit == limit and parts[0] == parts[1]
+
     @property
     def stopped(self) -> bool:
         """Whether a gate ended the asking of a part of it: such a night is no baseline."""

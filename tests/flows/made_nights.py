@@ -37,7 +37,7 @@ def suite_file(folder: Path, items: int = 5, **keys: Any) -> Path:
 
 def judge_in(tmp_path: Path) -> Judge:
     """Judges and records nights one after the other: ``night(right answers, of, gate…)``. ``failed`` says
-    why there are no scores, ``refused`` is a night whose evaluation left nothing."""
+    why there are no scores, ``refused`` is a night whose evaluation left nothing, ``limit`` one by hand."""
     count = 0
 
     def judged(
@@ -53,6 +53,7 @@ def judge_in(tmp_path: Path) -> Judge:
         name: str = "night",
         benchmark: str = "sums",
         empty: Sequence[int] = (),
+        limit: int | None = None,
         **gate: Any,
     ) -> JudgedNight:
         nonlocal count
@@ -61,11 +62,11 @@ def judge_in(tmp_path: Path) -> Judge:
             load_suite(
                 suite_file(tmp_path, name=name, benchmark={"name": benchmark}, gate=gate, baseline=baseline)
             ),
-            SuiteOptions(store=str(tmp_path / "store"), output=str(tmp_path / "out")),
+            SuiteOptions(store=str(tmp_path / "store"), output=str(tmp_path / "out"), limit=limit),
             f"{count:032}",
         )
         run_id, evaluated = str(planned.evaluations[0].options.run_id), planned.evaluations[0].name
-        of = 0 if failed else of
+        of = 0 if failed else min(of, limit or of)
         values = [0.0 if item in set(wrong) else 1.0 for item in range(of)]
         pair = PAIR | {"benchmark": benchmark, "metric": metric}
         items = pa.Table.from_pylist(

@@ -13,6 +13,7 @@ import pytest
 
 from flows.accept import accept
 from flows.compare.runs import compare_night, comparison_document
+from flows.suite import judging
 from flows.suite.__main__ import show_night
 from flows.suite.judging import JudgedNight
 from flows.suite.page import about_night, write_page
@@ -54,6 +55,36 @@ def test_inconclusive_nights_in_a_row_end_undecided_and_another_verdict_starts_t
     assert [judged.ok for judged in again] == [True, True, False, False]
     assert "3 inconclusive nights in a row" in headline(again[2])
     assert {judged.night.baseline for judged in again} == {(again[0].night.baseline)}
+
+
+def test_nights_of_fewer_items_neither_count_among_inconclusive_ones_in_a_row_nor_end_them(
+    night: Judge,
+) -> None:
+    night()
+    tries = [night(wrong=[number], limit=5, margin=0.02) for number in (3, 2)]
+    assert [judged.outcome for judged in tries] == ["inconclusive", "inconclusive"]
+    outcomes = []
+    for number in (1, 2, 3):
+        outcomes.append(night(wrong=range(number, number + 20), margin=0.02).outcome)
+        by_hand = night(wrong=range(50), limit=50, margin=0.02, coverage=0.001)
+        assert by_hand.outcome == "regression"
+    assert outcomes == ["inconclusive", "inconclusive", "undecided"]
+
+
+def test_nights_of_fewer_items_take_no_part_of_an_alpha_that_others_share_and_drift_counts_none(
+    night: Judge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted: list[int] = []
+    real = judging.pair_courses
+    monkeypatch.setattr(
+        judging,
+        "pair_courses",
+        lambda nights, since: counted.append(since and since.night) or real(nights, since),
+    )
+    shared = {"alpha_over": {"nights": 30}, "margin": 0.05}
+    judged = [night(of=300, limit=limit, **shared) for limit in (None, None, 5, 5, None)]
+    assert [entry.spent for entry in judged] == [0, 1, 1, 2, 2]
+    assert counted == [None, 1, 1, 2, 2]
 
 
 def test_a_night_opens_each_record_and_run_of_nights_before_once_at_most(

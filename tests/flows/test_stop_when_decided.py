@@ -583,22 +583,24 @@ def test_equal_nights_that_asked_all_in_blocks_pass_one_after_the_other(
     assert not any(night["evaluations"][0]["stopped"] for night in nights)
 
 
-def test_by_default_every_seventh_night_asks_all(tmp_path: Path) -> None:
+def test_by_default_every_seventh_night_asks_all_whoever_tried_fewer_items_between(tmp_path: Path) -> None:
     config = benchmark(tmp_path, "http://127.0.0.1:9/v1", "base", items=2)
     suite = {"name": "stops", "benchmarks": [config.name], "gate": {"stop": "decided"}}
     (tmp_path / "suite.yaml").write_text(json.dumps(suite))
     options = SuiteOptions(store=str(tmp_path / "store"), output=str(tmp_path / "out"))
     planned = plan_night(load_suite(tmp_path / "suite.yaml"), options, "tonight")
 
-    def night(stopped: bool) -> Night:
+    def night(stopped: bool, limit: int | None = None) -> Night:
         how = {"asked_items": 1, "of_items": 2, "why": "decided"} if stopped else None
         entry = NightEvaluation(name="sums", run_id="r", ok=True, message="", stopped=how)
-        about = {"run_id": "n", "suite": "stops", "started": 1.0, "ended": True}
+        about = {"run_id": "n", "suite": "stops", "started": 1.0, "ended": True, "limit": limit}
         return Night.model_construct(**about, evaluations=(entry,))
 
     whole = night(stopped=False)
+    tried = night(stopped=False, limit=1)
     for nights in range(9):
-        (entry,) = may_stop(planned, [whole, *[night(stopped=True)] * nights], [whole]).evaluations
+        past = [whole, *[night(stopped=True)] * nights, tried]
+        (entry,) = may_stop(planned, past, [whole]).evaluations
         assert (entry.options.against is not None) == (nights < 6)
     (first,) = may_stop(planned, [], None).evaluations
     assert first.options.against is None
