@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote
 
 Ask = Callable[..., Any]
 """``ask(path)`` is a GET, ``ask(path, body)`` a POST; raises OSError while the server is away."""
@@ -53,7 +54,7 @@ class View:
 
     def link(self, kind: str, name: str) -> str:
         """The page of a run, a deployment, a work pool."""
-        return f"{self.ui}/{kind}/{name}"
+        return f"{self.ui}/{kind}/{quote(name, safe='')}"
 
     def run_link(self, run: Mapping[str, Any]) -> str:
         """The page of a run."""
@@ -80,7 +81,7 @@ class View:
 
     def workers(self, pool: str) -> list[dict[str, Any]]:
         """The workers that a pool ever had, as far as the server remembers them."""
-        return list(self.ask(f"/work_pools/{pool}/workers/filter", {"limit": PAGE}))
+        return list(self.ask(f"/work_pools/{quote(pool, safe='')}/workers/filter", {"limit": PAGE}))
 
     def worker_lives(self, run: Mapping[str, Any]) -> bool:
         """Whether the worker that took a run still sends heartbeats."""

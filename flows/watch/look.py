@@ -7,6 +7,7 @@ import asyncio
 import json
 import os
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -106,7 +107,7 @@ def pools_without_a_worker(view: View, times: Times) -> Iterator[Finding]:
         beats = [moment(worker.get("last_heartbeat_time")) for worker in view.workers(name)]
         last = max((beat for beat in beats if beat is not None), default=moment(pool.get("created")))
         if last is not None and (view.now - last).total_seconds() > times.seconds["WORKER"]:
-            text = f"The work pool {name} has no worker: prefect worker start --pool {name}"
+            text = f"The work pool {name} has no worker: prefect worker start --pool {shlex.quote(name)}"
             yield Finding(f"pool:{name}", text, view.link("work-pools/work-pool", name))
 
 

@@ -60,15 +60,12 @@ class Watch:
         """Looks once at everything, mends, tells; whether all of it could be looked at."""
         if not self._answers(view):
             return False
-        mends: tuple[Callable[[View], object], ...] = (
-            self._pending,
-            self._running,
-            self._ended,
-            self._receipts,
+        steps: tuple[Callable[[View], object], ...] = (
+            *(self._voice, self._find_address),
+            *(self._pending, self._running, self._ended, self._receipts),
+            *(self._late, self._pools, self._missed, self._given_up),
         )
-        done = [
-            self._attempted(step, view) for step in (self._voice, self._find_address, *mends, self._silence)
-        ]
+        done = [self._attempted(step, view) for step in steps]
         complete = all(done)
         self.memory.looked = view.now.isoformat(timespec="seconds")
         self.looks += 1
@@ -204,10 +201,16 @@ class Watch:
         suites = {(suite.store, suite.folder): suite for suite in suites_of(view)}
         send_each(send, suites.values())
 
-    def _silence(self, view: View) -> None:
+    def _late(self, view: View) -> None:
         self._lasting(look.late_runs(view, self.times, self.memory.taken), "late:")
+
+    def _pools(self, view: View) -> None:
         self._lasting(look.pools_without_a_worker(view, self.times), "pool:")
+
+    def _missed(self, view: View) -> None:
         self._lasting(look.missed_nights(view, self.times), "missed:")
+
+    def _given_up(self, view: View) -> None:
         self._lasting(look.given_up_events(self.letters, f"{view.now:%Y-%m-%d}"), "dead-letters:")
 
     def _lasting(self, findings: Iterable[Finding], kind: str = "") -> None:

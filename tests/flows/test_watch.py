@@ -2,11 +2,13 @@
 
 import json
 import os
+import shlex
 import threading
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 from uuid import uuid4
 
 import pytest
@@ -450,6 +452,46 @@ def test_a_pool_without_a_worker_is_told_once_and_anew_when_it_happens_again(
     watch.look()
     said = "The work pool local has no worker: prefect worker start --pool local"
     assert texts(told) == [said, said]
+
+
+@pytest.mark.parametrize("name", ["gpu pool", "a/b?c#d", "Größe"])
+def test_a_pool_may_have_any_name_that_the_server_takes(
+    watch: Looking, server: Server, told: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    asked: list[str] = []
+    real = Server.ask
+
+    def ask(self: Server, path: str, body: Any = None) -> Any:
+        asked.append(path)
+        if path == "/work_pools/filter":
+            return [{"name": name, "type": "process", "created": at(9999)}]
+        return real(self, path, body)
+
+    monkeypatch.setattr(Server, "ask", ask)
+    server.deployments[0]["work_pool_name"] = name
+    server.workers[0]["last_heartbeat_time"] = at(6)
+    watch.look()
+    (message,) = told
+    said = f"The work pool {name} has no worker: prefect worker start --pool {shlex.quote(name)}"
+    assert message["text"] == said
+    assert message["url"] == f"http://ui/work-pools/work-pool/{quote(name, safe='')}"
+    assert f"/work_pools/{quote(name, safe='')}/workers/filter" in asked
+
+
+@pytest.mark.parametrize("look", ["late_runs", "pools_without_a_worker", "missed_nights"])
+def test_a_look_that_fails_does_not_keep_those_behind_it_from_looking(
+    watch: Looking, tmp_path: Path, told: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, look: str
+) -> None:
+    (tmp_path / "dlq").mkdir()
+    (tmp_path / "dlq" / "event").touch()
+
+    def refused(*_: Any) -> None:
+        raise OSError("503: database is locked")
+
+    monkeypatch.setattr(f"flows.watch.look.{look}", refused)
+    assert not watch.look()
+    (text,) = texts(told)
+    assert "gave up 1 events" in text
 
 
 def test_events_that_the_server_gave_up_are_told_once_a_day(
