@@ -27,14 +27,18 @@ runs() {
 worker_runs() { runs worker "worker start"; }
 watch_runs() { runs watch "flows.watch"; }
 
-# Which server, and with which credential, an environment asks.
-server_in() { tr '\0' '\n' | grep -E '^PREFECT_API_(URL|AUTH_STRING)=.' | sort; }
+# What an environment says of the server, its credential, and this program's own settings.
+settings_in() { tr '\0\n' '\n\r' | grep -E '^(PREFECT_API_(URL|AUTH_STRING)|NIGHTJAR_[^=]+)=.' | sort; }
 
-worker_asks_here() { [ "$(server_in <"/proc/$(cat "$home/worker.pid")/environ")" = "$(env -0 | server_in)" ]; }
+# Names of the settings that the worker has otherwise than this call: their values may let people in.
+other_settings() {
+  comm -3 <(settings_in <"/proc/$(cat "$home/worker.pid")/environ") <(env -0 | settings_in) | sed 's/^\t//; s/=.*//' | sort -u | paste -sd ' '
+}
 
 start_worker() {
-  if worker_runs && ! worker_asks_here; then
-    echo "the worker that runs asks another server, or without its credential: it is replaced"
+  local others
+  if worker_runs && others="$(other_settings)" && [ -n "$others" ]; then
+    echo "the worker that runs has other settings ($others): it is replaced"
     stop_worker
   fi
   if worker_runs; then

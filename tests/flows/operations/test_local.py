@@ -62,9 +62,9 @@ time.sleep(1000)
 """
 
 
-def test_stop_ends_a_worker_that_interrupts_itself_and_the_runs_that_it_leaves(
-    tmp_path: Path, until: Callable[..., Any]
-) -> None:
+@pytest.fixture
+def local(tmp_path: Path) -> Callable[..., str]:
+    """``local.sh`` with a worker that does nothing but have a run; what it prints."""
     home, commands = tmp_path / "home", tmp_path / ".venv" / "bin"
     for folder in (home, commands, tmp_path / "deployments"):
         folder.mkdir(parents=True)
@@ -79,18 +79,44 @@ def test_stop_ends_a_worker_that_interrupts_itself_and_the_runs_that_it_leaves(
         place.write_text(text)
         place.chmod(0o755)
 
-    def local(command: str) -> str:
+    def called(command: str, **settings: str) -> str:
         return subprocess.run(
-            [tmp_path / "deployments" / "local.sh", command], env={**os.environ, "NIGHTJAR_HOME": str(home)},
+            [tmp_path / "deployments" / "local.sh", command],
+            env={**os.environ, "NIGHTJAR_HOME": str(home), **settings},
             stdout=subprocess.PIPE, text=True, timeout=120, check=True,
         ).stdout  # fmt: skip
 
+    return called
+
+
+def test_stop_ends_a_worker_that_interrupts_itself_and_the_runs_that_it_leaves(
+    tmp_path: Path, local: Callable[..., str], until: Callable[..., Any]
+) -> None:
     local("worker")
-    until(lambda: (home / "run.pid").is_file() and (home / "run.pid").read_text(), "the worker has a run")
-    run = Path("/proc", (home / "run.pid").read_text())
+    begun = tmp_path / "home" / "run.pid"
+    until(lambda: begun.is_file() and begun.read_text(), "the worker has a run")
+    run = Path("/proc", begun.read_text())
     said = local("stop")
     assert "worker stopped" in said
     until(lambda: not run.exists() or ") Z " in (run / "stat").read_text(), "its run has ended")
+
+
+def test_a_worker_that_runs_is_replaced_where_its_settings_are_others_and_no_value_is_shown(
+    local: Callable[..., str],
+) -> None:
+    former = {"NIGHTJAR_WEBHOOK": "http://former/secret", "NIGHTJAR_TRUST": "/a\n/b"}
+    store = {"NIGHTJAR_STORE": "/store"}
+    try:
+        assert "started" in local("worker", **former)
+        assert "is running" in local("worker", **former)
+        said = local("worker", **former | store | {"NIGHTJAR_WEBHOOK": "http://later/secret"})
+        assert "other settings (NIGHTJAR_STORE NIGHTJAR_WEBHOOK): it is replaced" in said
+        assert "secret" not in said
+        assert "is running" not in said
+        assert "other settings (NIGHTJAR_TRUST NIGHTJAR_WEBHOOK)" in local("worker", **store)
+        assert "is running" in local("worker", **store)
+    finally:
+        local("stop")
 
 
 @pytest.fixture
