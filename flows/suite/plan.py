@@ -149,13 +149,7 @@ def load_suite(path: str | Path) -> SuiteConfig:
         gate = named_path(str(data["base_dir"]), data["gate"])
         check_named(gate, home, data["gate"])
         data["gate"] = load_gate(gate)
-    suite = validated(SuiteConfig, source, data)
-    for benchmark, there in zip(suite.benchmarks, suite.files(), strict=True):
-        if not os.path.isfile(there):
-            raise ConfigError(
-                f"{source.where(('benchmarks',))}: benchmark '{benchmark.config}' is not there: {there}"
-            )
-    return suite
+    return validated(SuiteConfig, source, data)
 
 
 class SuiteOptions(Strict):
@@ -380,6 +374,8 @@ def _planned(
         said["answers"] = night.suite.answers
     own = RunOptions(limit=limit, store=night.store, night=night.night)
     try:
+        if not os.path.isfile(file):
+            raise ConfigError(f"benchmark '{benchmark.config}' is not there: {file}")
         configs = load_configs(file, overrides, suite=night.suite.base_dir)
     except NightjarError as error:
         yield PlannedEvaluation(file.stem, own, refusal=str(error))
