@@ -238,7 +238,7 @@ def _notice(judged: JudgedNight) -> Notice | None:
     return notice(
         run,
         judged.night,
-        outcome or "incomplete",
+        outcome or _state_name(judged),
         f"{_state_name(judged)}: {told_sentence(judged)}",
         verdict=outcome,
         pairs=noteworthy_pairs(judged),

@@ -30,7 +30,7 @@ from tasks.history.nights import (
     nights_before,
     read_nights,
 )
-from tasks.history.notices import change_night, deliver, now, post_to, send_each, with_notice
+from tasks.history.notices import change_night, deliver, notice_key, now, post_to, send_each, with_notice
 from tasks.server import webhook_address
 from tasks.store.storage import Store
 
@@ -127,7 +127,7 @@ def notice(
     due = run.expected_start_time
     name = night.title if due is None else dated(night.title, due)
     return Notice(
-        key=f"{night.run_id}:{outcome}",
+        key=notice_key(run.id, outcome),
         text=printable(f"{name} ended {said}"),
         url=url_for("flow-run", obj_id=str(run.id)),
         verdict=verdict,

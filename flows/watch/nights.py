@@ -3,15 +3,20 @@ could not even record how they ended."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from flows.server.view import View
 from flows.suite.plan import SuiteConfig, plan_night, suite_of
 from metrics.errors import NightjarError
-from tasks.history.nights import SUITES, find_night
-from tasks.history.notices import Post, deliver, outstanding, send_each
+from tasks.history.layout import HistoryError
+from tasks.history.nights import SUITES, Night, find_night, suites_with
+from tasks.history.notices import Post, deliver, notice_key, outstanding, send_each
+from tasks.server import VERDICT_LABEL
 from tasks.store.home import default_store, slug
-from tasks.store.storage import Entry, Store
+from tasks.store.storage import Entry, Store, store_uri
+
+if TYPE_CHECKING:
+    from prefect.client.schemas.objects import FlowRun
 
 ENTRYPOINT: Final = "run_suite"
 
@@ -75,20 +80,42 @@ class Receipts:
         return send_each(send, store.entries(watched.folder))
 
 
+def night_key(run: Mapping[str, Any]) -> str:
+    """The key of what a night that ended tells of itself, as far as the server knows."""
+    return notice_key(run["id"], _verdict(run) or str((run.get("state") or {}).get("name")))
+
+
+def _verdict(run: Mapping[str, Any]) -> str | None:
+    return (run.get("labels") or {}).get(VERDICT_LABEL) or None
+
+
 def settle_night(run: Mapping[str, Any], post: Post | None) -> None:
     """Records how a night ended that could not do so itself, and sends what it has to tell.
 
-    Raises ConfigError for a suite that can't be read, NotDelivered, StoreError.
+    One whose record says how it ended needs its suite no more. Raises ConfigError for a suite that can't be
+    read, HistoryError for a night that was judged and has no record here, NotDelivered, StoreError.
     """
     from prefect.client.schemas.objects import FlowRun
 
     from flows.suite.telling import leave_record
 
-    ended = FlowRun.model_validate(run)
-    night = plan_night(*suite_of(run.get("parameters") or {}), str(ended.id))
-    store = Store(night.store)
-    known = find_night(store, night.slug, night.run_id)
-    if ended.state is not None and (known is None or not known.ended):
-        leave_record(night, ended.state, ended)
-    if post is not None:
-        deliver(store, night.slug, night.run_id, post)
+    ended, parameters = FlowRun.model_validate(run), run.get("parameters") or {}
+    store = Store(store_uri((parameters.get("options") or {}).get("store") or default_store()))
+    known = _record_of(store, ended)
+    if known is None and _verdict(run):
+        raise HistoryError(f"store {store.uri}: it was judged, and its record is not there")
+    if known is None or not known.ended:
+        night = plan_night(*suite_of(parameters), str(ended.id))
+        if ended.state is not None:
+            leave_record(night, ended.state, ended)
+        known = find_night(store, night.slug, night.run_id)
+    if post is not None and known is not None:
+        deliver(store, known.suite, known.run_id, post)
+
+
+def _record_of(store: Store, run: "FlowRun") -> Night | None:
+    """A flow run's night, whatever its suite is called."""
+    for suite, run_id in suites_with(store):
+        if run_id.endswith(f"-{run.id.hex}"):
+            return find_night(store, suite, run_id)
+    return None

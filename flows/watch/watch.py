@@ -5,7 +5,7 @@ import time
 import urllib.request
 import uuid
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
@@ -14,7 +14,7 @@ from flows.server.memory import Memory, this_moment
 from flows.server.view import View
 from flows.watch import look, mend
 from flows.watch.look import Finding, Times
-from flows.watch.nights import Receipts, WatchedSuite, is_night, settle_night, suites_of
+from flows.watch.nights import Receipts, WatchedSuite, is_night, night_key, settle_night, suites_of
 from tasks.history.notices import NotDelivered, Post, post_to, send_each
 
 LOOKED: Final = "nightjar.watch.looked"
@@ -182,7 +182,7 @@ class Watch:
                     continue
                 except Exception as error:  # its suite can't be read, or worse: what the server says is told
                     say(f"{run['name']}: {type(error).__name__}: {error}")
-                    if not self._told(finding):
+                    if not self._told(replace(finding, key=night_key(run))):
                         continue
             elif run["state_type"] != "CANCELLED" and not self._told(finding):
                 continue

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeVar
 from urllib.parse import urljoin, urlsplit
+from uuid import UUID
 
 from metrics.errors import NightjarError, printable
 from tasks.history.nights import Night, Notice, find_night, read_nights, record_night, suites_with
@@ -72,6 +73,11 @@ def _site(address: str, target: str) -> str:
     except ValueError:
         return "what is no address"
     return printable(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}")
+
+
+def notice_key(flow_run: UUID | str, outcome: str) -> str:
+    """The key of what is told of a night: whoever tells it knows its flow run, and how that ended."""
+    return f"{flow_run}:{outcome}"
 
 
 def message_of(notice: Notice) -> dict[str, Any]:

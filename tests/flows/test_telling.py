@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import UUID, uuid4, uuid5
 
 import pytest
 from prefect.client.schemas.objects import FlowRun, State, StateType
@@ -62,8 +62,13 @@ def due(hour: int) -> str:
 
 def run(deployment: UUID | None = DEPLOYMENT, **about: Any) -> FlowRun:
     due = datetime(2026, 11, 23, 2, 30, tzinfo=UTC)
-    about = {"name": "uber-duck", "expected_start_time": due, **about}
-    return FlowRun(id=uuid4(), flow_id=uuid4(), deployment_id=deployment, **about)
+    about = {"id": uuid4(), "name": "uber-duck", "expected_start_time": due, **about}
+    return FlowRun(flow_id=uuid4(), deployment_id=deployment, **about)
+
+
+def id_of(planned: PlannedNight) -> UUID:
+    """The id of the flow run that a night is."""
+    return uuid5(DEPLOYMENT, planned.run_id)
 
 
 def ended(planned: PlannedNight, hour: int, verdict: str | None = "regression") -> Night:
@@ -71,8 +76,9 @@ def ended(planned: PlannedNight, hour: int, verdict: str | None = "regression") 
     begun = begin(planned, due(hour))
     night = begun.own.model_copy(update={"ended": True, "verdict": verdict})
     told = notice(
-        run(), begun.own, "regression", "Failed: lost", verdict=verdict, pairs=PAIRS, cost={"USD": 0.25}
-    )
+        run(id=id_of(planned)), begun.own, "regression", "Failed: lost", verdict=verdict, pairs=PAIRS,
+        cost={"USD": 0.25},
+    )  # fmt: skip
     record_judged(planned, night, told if verdict == "regression" else None)
     return night
 
@@ -93,7 +99,7 @@ def test_a_night_posts_verdict_pairs_link_cost_and_key_and_has_a_receipt(
     for _ in range(2):  # a second time there is nothing to send
         tell.fn(planned, ())
     (message,) = told
-    assert message["key"] == f"{planned.run_id}:regression"
+    assert message["key"] == f"{id_of(planned)}:regression"
     assert message["text"] == "night 2026-11-23 02:30 ended Failed: lost"
     assert (message["verdict"], message["pairs"], message["cost"]) == ("regression", PAIRS, {"USD": 0.25})
     assert {"url"} < set(message)
@@ -118,7 +124,7 @@ def test_the_next_night_delivers_what_the_one_before_could_not(
     refusing.clear()
     begun = begin(second, due(3))
     tell.fn(second, begun.past)
-    assert [message["key"] for message in told] == [f"{first.run_id}:regression"]
+    assert [message["key"] for message in told] == [f"{id_of(first)}:regression"]
     assert not outstanding(record_of(first))
 
 
@@ -183,7 +189,7 @@ def test_a_message_that_the_webhook_refuses_keeps_no_other_of_its_night_waiting(
         with pytest.raises(NotDelivered, match="HTTP 413"):
             deliver(store, "night", planned.run_id, post)
     assert taken == [f"{planned.run_id} was accepted by ada as the baseline of night: meant"]
-    assert [notice.key for notice in outstanding(record_of(planned))] == [f"{planned.run_id}:regression"]
+    assert [notice.key for notice in outstanding(record_of(planned))] == [f"{id_of(planned)}:regression"]
 
 
 def test_a_retry_with_the_same_outcome_is_not_told_again_and_another_outcome_is(
@@ -230,11 +236,11 @@ def test_a_night_that_was_stopped_is_recorded_and_told_once(
 def test_a_night_that_is_being_cancelled_is_told_and_recorded_as_cancelled(plan: Any) -> None:
     planned = plan("1")
     state = State(type=StateType.CANCELLING, name="Cancelling", message="Flow run was cancelled.")
-    leave_record(planned, state, run())
+    leave_record(planned, state, run(id=id_of(planned)))
     night = record_of(planned)
     (told,) = night.notices
     assert (told.key, told.text) == (
-        f"{planned.run_id}:Cancelled", "night 2026-11-23 02:30 ended Cancelled: Flow run was cancelled."
+        f"{id_of(planned)}:Cancelled", "night 2026-11-23 02:30 ended Cancelled: Flow run was cancelled."
     )  # fmt: skip
     assert [entry.message for entry in night.evaluations] == ["Cancelled: Flow run was cancelled."]
 
@@ -247,9 +253,7 @@ def test_a_stopped_night_that_can_not_be_told_now_is_left_to_the_watch(
     stopped = run(parameters={"suite": str(suite), "options": {"store": plan("x").store}})
     state = State(type=StateType.CRASHED, name="Crashed", message="gone")
     record_night_stopped(None, stopped, state)  # type: ignore[arg-type]
-    assert [entry.key for entry in outstanding(record_of(plan(str(stopped.id))))] == [
-        f"{plan(str(stopped.id)).run_id}:Crashed"
-    ]
+    assert [entry.key for entry in outstanding(record_of(plan(str(stopped.id))))] == [f"{stopped.id}:Crashed"]
 
 
 def test_the_failure_of_a_night_that_was_judged_is_not_told_a_second_time(
@@ -329,7 +333,7 @@ def test_a_night_that_ended_before_it_could_begin_is_due_on_its_retry_when_it_wa
     own = record_of(second)
     assert (own.due, own.attempt, own.ended) == (due(2), 1, False)
     assert own.started > due(2)
-    assert [entry.key for entry in own.notices] == [f"{second.run_id}:Crashed"]
+    assert [entry.key for entry in own.notices] == [f"{never.id}:Crashed"]
 
 
 def test_a_night_that_never_began_is_ahead_of_none_and_one_that_begins_on_a_retry_may_be_behind(

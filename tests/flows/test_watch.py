@@ -12,17 +12,18 @@ from urllib.parse import quote
 from uuid import uuid4
 
 import pytest
+from prefect.client.schemas.objects import FlowRun
 
 from flows.server.memory import Memory
 from flows.server.view import View
 from flows.suite.plan import SuiteOptions, load_suite, plan_night
-from flows.suite.telling import begin
+from flows.suite.telling import begin, notice, record_judged
 from flows.watch.__main__ import SECONDS
 from flows.watch.look import Times
 from flows.watch.watch import LOOKED, Watch
 from metrics.errors import ConfigError
-from tasks.history.nights import Night, Notice, find_night, record_night
-from tasks.history.notices import NotDelivered, outstanding
+from tasks.history.nights import Night, Notice, find_night, past_nights, record_night
+from tasks.history.notices import NotDelivered, deliver, outstanding, post_to
 from tasks.store.storage import Store
 
 NOW = datetime(2026, 11, 23, 12, 0, tzinfo=UTC)
@@ -714,20 +715,60 @@ def test_a_night_whose_machine_died_is_recorded_and_told_by_the_watch(
     for minute in range(2):
         watch.look(minute)
     assert [(message["key"], message["text"]) for message in told] == [
-        (f"{planned.run_id}:Crashed", "night 2026-11-23 11:55 ended Crashed: said so")
+        (f"{run['id']}:Crashed", "night 2026-11-23 11:55 ended Crashed: said so")
     ]
     night = find_night(Store(planned.store), "night", planned.run_id)
     assert night is not None
     assert night.ended
 
 
-def test_a_night_whose_suite_is_gone_is_told_all_the_same(
+def test_a_night_whose_suite_is_gone_is_told_all_the_same_under_the_key_that_it_would_have(
     watch: Looking, server: Server, suite: dict[str, Any], told: list[dict[str, Any]]
 ) -> None:
-    server.add("FAILED", 5, parameters={"suite": "/nowhere/suite.yaml"})
+    run = server.add("FAILED", 5, parameters={"suite": "/nowhere/suite.yaml"})
     for minute in range(2):
         watch.look(minute)
     assert texts(told) == ["nightly 02:30 ended Failed: said so"]
+    assert [message["key"] for message in told] == [f"{run['id']}:Failed"]
+
+
+def judged(run: dict[str, Any], suite: dict[str, Any]) -> Night:
+    """The night of a run, recorded with a message that nobody was told."""
+    planned = plan_night(load_suite(suite["suite"]), SuiteOptions(store=suite["options"]["store"]), run["id"])
+    flow_run = FlowRun.model_validate(run)
+    begun = begin(planned, at(60))
+    night = begun.own.model_copy(update={"ended": True, "verdict": "worse"})
+    record_judged(planned, night, notice(flow_run, night, "worse", "Worse: lost", verdict="worse"))
+    return night
+
+
+@pytest.mark.parametrize("delivered", [True, False])
+def test_a_night_that_told_its_verdict_is_not_told_again_because_its_suite_is_gone(
+    watch: Looking, server: Server, suite: dict[str, Any], told: list[dict[str, Any]], webhook: str,
+    delivered: bool,
+) -> None:  # fmt: skip
+    labels = {"nightjar.verdict": "worse", "nightjar.pairs": "[]"}
+    run = server.add("COMPLETED", 5, "Worse", parameters=suite, labels=labels)
+    night = judged(run, suite)
+    if delivered:
+        deliver(Store(suite["options"]["store"]), "night", night.run_id, post_to(webhook))
+    Path(suite["suite"]).unlink()
+    for minute in range(2):
+        watch.look(minute)
+    assert [message["key"] for message in told] == [f"{run['id']}:worse"]
+
+
+def test_a_verdict_whose_record_is_in_another_store_is_told_as_the_server_says_it_under_the_nights_key(
+    watch: Looking, server: Server, suite: dict[str, Any], told: list[dict[str, Any]]
+) -> None:
+    labels = {"nightjar.verdict": "regression", "nightjar.pairs": "[]"}
+    run = server.add("FAILED", 5, parameters=suite, labels=labels)
+    for minute in range(2):
+        watch.look(minute)
+    assert [(message["key"], message["text"], message["verdict"]) for message in told] == [
+        (f"{run['id']}:regression", "nightly 02:30 ended Failed: said so", "regression")
+    ]
+    assert past_nights(Store(suite["options"]["store"]), "night") == []
 
 
 @pytest.mark.parametrize(

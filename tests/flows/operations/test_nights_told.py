@@ -103,7 +103,7 @@ def test_five_waiting_nights_run_in_the_order_in_which_they_were_due_and_tell_th
     assert [night.run_id for night in nights] == [f"night-{UUID(run).hex}" for run in ids]
     assert [night.started for night in nights] == sorted(night.started for night in nights)
     assert {night.baseline for night in nights} == {(f"night-{UUID(first['id']).hex}",)}
-    assert [message["key"] for message in told] == [f"{night.run_id}:regression" for night in nights]
+    assert [message["key"] for message in told] == [f"{run}:regression" for run in ids]
     receipts = [notice.delivered for night in nights for notice in night.notices]
     assert len(receipts) == len(ended)
     assert all(told_at < run["end_time"] for told_at, run in zip(receipts, ended, strict=True))

@@ -161,4 +161,4 @@ def test_a_night_that_stopped_is_retried_against_its_own_rolling_baseline_asks_n
     compared = [left["comparison"]["pairs"][0] for _, left in (nights[1], nights[3])]
     assert compared[0]["verdict"] == "regression"
     assert compared[0] == compared[1]
-    assert [message["key"] for message in told] == [f"{nights[1][1]['run_id']}:regression"]
+    assert [message["key"] for message in told] == [f"{runs[1]}:regression"]
