@@ -5,6 +5,7 @@ that fails leaves the others running, and a retry computes only what is missing.
 """
 
 import asyncio
+import time
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -31,6 +32,7 @@ from flows.suite.page import about_night, write_page
 from flows.suite.plan import (
     PlannedEvaluation,
     PlannedNight,
+    SuiteConfig,
     SuiteOptions,
     check_margins,
     load_suite,
@@ -57,7 +59,7 @@ from tasks.history.notices import outstanding
 from tasks.messages.markdown import as_text
 from tasks.models.control import RunControl
 from tasks.processes.endings import interrupted
-from tasks.server import if_possible, label_verdict, retry_until_up
+from tasks.server import LOOK_SECONDS, if_possible, label_verdict, retry_until_up
 from tasks.store.home import private_folder
 from tasks.store.storage import Store
 
@@ -175,7 +177,7 @@ async def evaluate_all(night: PlannedNight, control: RunControl) -> tuple[NightE
                 run_id = str(planned.options.run_id)
                 return NightEvaluation(name=planned.name, run_id=run_id, ok=False, message=stop.reason)
             # A thread and a loop of its own: an evaluation waits for its tasks, and would hold up the others.
-            return await asyncio.to_thread(_evaluate, night, planned)
+            return await asyncio.to_thread(_evaluate, night.suite, planned, control)
 
     try:
         return tuple(await asyncio.gather(*map(in_turn, night.evaluations)))
@@ -185,22 +187,34 @@ async def evaluate_all(night: PlannedNight, control: RunControl) -> tuple[NightE
         raise
 
 
-def _evaluate(night: PlannedNight, planned: PlannedEvaluation) -> NightEvaluation:
-    """Runs one evaluation as a subflow; whatever goes wrong is its outcome."""
+def _evaluate(suite: SuiteConfig, planned: PlannedEvaluation, control: RunControl) -> NightEvaluation:
+    """Runs one evaluation as a subflow, again if it failed; whatever goes wrong is its outcome."""
     name, run_id = planned.name, str(planned.options.run_id)
     if planned.config is None:
         return NightEvaluation(name=name, run_id=run_id, ok=False, message=planned.refusal)
-    subflow = evaluate.with_options(retries=night.suite.retries, retry_delay_seconds=night.suite.retry_delay)
 
     async def run() -> State[Any]:
-        state: State[Any] = await subflow(planned.config, planned.options, return_state=True)
+        state: State[Any] = await evaluate(planned.config, planned.options, return_state=True)
         return state
 
     try:
         state = retry_until_up(lambda: asyncio.run(run()))
+        # Prefect's own retries sleep out their delay: such a run can't be stopped meanwhile.
+        for _ in range(suite.retries):
+            if not state.is_failed() or not _goes_on_after(suite.retry_delay, control):
+                break
+            state = retry_until_up(lambda: asyncio.run(run()))
     except Exception as error:  # the engine itself failed, not a task: a server that is gone, a full disk
         return NightEvaluation(name=name, run_id=run_id, ok=False, message=f"{type(error).__name__}: {error}")
     return NightEvaluation(name=name, run_id=run_id, ok=state.is_completed(), message=state.message)
+
+
+def _goes_on_after(seconds: float, control: RunControl) -> bool:
+    """Waits; whether the night still goes on then. One that was stopped is not waited for."""
+    until = time.monotonic() + seconds
+    while control.stopped is None and not interrupted.is_set() and (left := until - time.monotonic()) > 0:
+        interrupted.wait(min(left, LOOK_SECONDS))
+    return control.stopped is None and not interrupted.is_set()
 
 
 @task(name="compare", task_run_name="compare with {night.baseline}", persist_result=False)

@@ -1,6 +1,7 @@
 """Nights as Prefect shows them: state, labels, event, exit code."""
 
 import json
+import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -9,10 +10,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from prefect.states import Completed, Failed
 
 import flows.suite.flow as suite_flow
 from flows.suite.plan import SuiteOptions, load_suite, plan_night
 from tasks.history.nights import Night, past_nights, record_night
+from tasks.models.control import RunControl
 from tasks.store.storage import Store
 
 ITEMS = 42
@@ -158,3 +161,46 @@ def test_a_scheduled_night_says_that_the_one_before_it_is_too_long_ago(
     suite_flow._tell_missed(night, past_nights(Store(night.store), night.slug))
     assert [name for name, _ in emitted] == (["nightjar.suite.missed"] if told else [])
     assert not told or "night-0, was 50 hours ago" in emitted[0][1]["text"]
+
+
+@pytest.mark.parametrize(
+    ("retries", "failing", "asked"), [(0, 9, 1), (2, 9, 3), (2, 1, 2), (2, 0, 1)], ids=str
+)
+def test_an_evaluation_that_failed_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, retries: int, failing: int, asked: int
+) -> None:
+    attempts: list[str] = []
+
+    async def evaluate(config: Any, options: Any, **_: Any) -> Any:
+        attempts.append(config.name)
+        return Failed(message="no") if len(attempts) <= failing else Completed()
+
+    monkeypatch.setattr(suite_flow, "evaluate", evaluate)
+    answer(tmp_path, 0)
+    suite = load_suite(write_suite(tmp_path)).model_copy(update={"retries": retries, "retry_delay": 0})
+    (planned,) = plan_night(suite, SuiteOptions(store=str(tmp_path / "store")), "x").evaluations
+    found = suite_flow._evaluate(suite, planned, RunControl())
+    assert len(attempts) == asked
+    assert (found.ok, found.message) == ((True, None) if asked > failing else (False, "no"))
+
+
+@pytest.mark.parametrize("how", ["before it waits", "while it waits"])
+def test_an_evaluation_that_waits_to_be_tried_again_hears_that_its_night_was_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    control, attempts = RunControl(), list[str]()
+
+    async def evaluate(config: Any, options: Any, **_: Any) -> Any:
+        attempts.append(config.name)
+        if how == "before it waits":
+            control.stop("timed out", "timeout: 30s is over")
+        else:
+            threading.Timer(0.05, control.stop, ("timed out", "timeout: 30s is over")).start()
+        return Failed(message="no")
+
+    monkeypatch.setattr(suite_flow, "evaluate", evaluate)
+    answer(tmp_path, 0)
+    suite = load_suite(write_suite(tmp_path)).model_copy(update={"retries": 1, "retry_delay": 3600.0})
+    (planned,) = plan_night(suite, SuiteOptions(store=str(tmp_path / "store")), "x").evaluations
+    found = suite_flow._evaluate(suite, planned, control)
+    assert (found.ok, found.message, attempts) == (False, "no", ["sums"])
