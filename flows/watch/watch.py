@@ -15,7 +15,7 @@ from flows.server.view import View
 from flows.watch import look, mend
 from flows.watch.look import Finding, Times
 from flows.watch.nights import Receipts, WatchedSuite, is_night, night_key, settle_night, suites_of
-from tasks.history.notices import NotDelivered, Post, post_to, send_each
+from tasks.history.notices import NotDelivered, Post, Unanswered, pause_after, post_to, send_each
 
 LOOKED: Final = "nightjar.watch.looked"
 """The event of every look: an automation of the server tells that it stays away."""
@@ -55,6 +55,7 @@ class Watch:
     looks: int = 0
     elder_looked: str = ""
     gave_back: bool = False
+    unanswered: dict[str, tuple[int, datetime]] = field(default_factory=dict)
 
     def look(self, view: View) -> bool:
         """Looks once at everything, mends, tells; whether all of it could be looked at."""
@@ -224,11 +225,18 @@ class Watch:
 
     def _told(self, finding: Finding) -> bool:
         """Tells a finding; whether nobody needs to try again."""
+        tries, last = self.unanswered.get(finding.key, (0, None))
+        if last is not None and datetime.now(UTC) < last + pause_after(tries):
+            return False
         say(finding.text)
         if self._post is None:
             return True
         try:
             self._post(finding.message)
+        except Unanswered as error:
+            self.unanswered[finding.key] = (tries + 1, datetime.now(UTC))
+            say(str(error))
+            return False
         except NotDelivered as error:
             say(str(error))
             return False

@@ -64,7 +64,8 @@ class NightEvaluation(BaseModel):
 
 class Notice(BaseModel):
     """What somebody is to be told of a night. ``key`` is the same each time that it is sent; ``delivered`` is
-    the receipt: when the webhook took it, None while it is outstanding. ``cost`` is by currency."""
+    the receipt: when the webhook took it, None while it is outstanding. ``cost`` is by currency. ``tries`` is
+    how often it was sent and not answered, ``tried`` when that was last."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -76,6 +77,8 @@ class Notice(BaseModel):
     cost: dict[str, float] = {}
     written: str
     delivered: str | None = None
+    tries: int = 0
+    tried: str | None = None
 
 
 class Acceptance(BaseModel):

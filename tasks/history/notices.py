@@ -6,10 +6,13 @@ process that dies between post and receipt has it sent again, under the same ``k
 """
 
 import json
+import threading
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future
 from datetime import UTC, datetime, timedelta
+from http.client import HTTPException
 from typing import Any, Final, TypeVar
 from urllib.parse import urljoin, urlsplit
 from uuid import UUID
@@ -19,7 +22,11 @@ from tasks.history.nights import Night, Notice, find_night, read_nights, record_
 from tasks.store.claims import claim
 from tasks.store.storage import Store
 
-POST_SECONDS: Final = 20.0
+REACH_SECONDS: Final = 20.0
+"""So long a message may take to be sent."""
+ANSWER_SECONDS = 60.0
+"""So long the webhook may take to answer what it was sent, with all of its headers."""
+LONGEST_PAUSE: Final = timedelta(hours=1)
 STALE: Final = timedelta(days=7)
 """What could not be delivered for so long is no news any more."""
 Post = Callable[[Mapping[str, Any]], None]
@@ -36,27 +43,60 @@ class NotReached(NotDelivered):
     """The webhook does not answer: no other message would reach it now."""
 
 
+class Unanswered(NotDelivered):
+    """A message was sent, and whether the webhook took it is not known."""
+
+
 def post_to(address: str) -> Post:
     """What posts a message to a webhook as JSON, and raises NotDelivered where that does not take it."""
 
     def post(message: Mapping[str, Any]) -> None:
+        body, sent, reached = json.dumps(message).encode(), threading.Event(), threading.Event()
+        answer: Future[str | None] = Future()
+        answer.add_done_callback(lambda _: reached.set())
+
+        def parts() -> Iterator[bytes]:
+            yield body
+            sent.set()
+            reached.set()
+
+        def ask() -> None:
+            key, length = str(message.get("key", "")), str(len(body))
+            headers = {"Content-Type": "application/json", "Content-Length": length, "Idempotency-Key": key}
+            try:
+                answer.set_result(_refusal(address, parts(), headers))
+            except BaseException as error:
+                answer.set_exception(error)
+
+        # A socket's time-out is for each read, and a webhook may drip its answer: the thread is left alone.
+        threading.Thread(target=ask, name="post", daemon=True).start()
         refused: type[NotDelivered] = NotDelivered
-        headers = {"Content-Type": "application/json", "Idempotency-Key": str(message.get("key", ""))}
         try:
-            request = urllib.request.Request(address, json.dumps(message).encode(), headers, method="POST")
-            with urllib.request.build_opener(_NoRedirect).open(request, timeout=POST_SECONDS):
+            reason = answer.result(ANSWER_SECONDS if reached.wait(REACH_SECONDS) else 0)
+            if reason is None:
                 return
-        except urllib.error.HTTPError as error:
-            reason = f"HTTP {error.code}"
-            if target := error.headers.get("Location"):
-                reason += f": redirected to {_site(address, target)}; set the address that it leads to"
-            error.close()
-        except (OSError, ValueError) as error:
-            reason, refused = str(getattr(error, "reason", error)), NotReached
+        except (OSError, ValueError, HTTPException) as error:
+            late = isinstance(error, TimeoutError)
+            refused = Unanswered if late and sent.is_set() else NotReached
+            reason = "no answer in time" if late else str(getattr(error, "reason", error))
         # The address itself may let its readers in: it is in no log.
         raise refused(f"the webhook did not take the message ({reason}); it is sent again later")
 
     return post
+
+
+def _refusal(address: str, body: Iterable[bytes], headers: Mapping[str, str]) -> str | None:
+    """Why a webhook refuses a message; None: it took it. Raises OSError, ValueError, HTTPException."""
+    try:
+        request = urllib.request.Request(address, body, dict(headers), method="POST")
+        with urllib.request.build_opener(_NoRedirect).open(request, timeout=ANSWER_SECONDS):
+            return None
+    except urllib.error.HTTPError as error:
+        reason = f"HTTP {error.code}"
+        if target := error.headers.get("Location"):
+            reason += f": redirected to {_site(address, target)}; set the address that it leads to"
+        error.close()
+        return reason
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -82,7 +122,7 @@ def notice_key(flow_run: UUID | str, outcome: str) -> str:
 
 def message_of(notice: Notice) -> dict[str, Any]:
     """The body that the webhook gets."""
-    return notice.model_dump(mode="json", exclude={"written", "delivered"})
+    return notice.model_dump(mode="json", exclude={"written", "delivered", "tries", "tried"})
 
 
 def now() -> str:
@@ -106,6 +146,18 @@ def outstanding(night: Night) -> tuple[Notice, ...]:
     return tuple(entry for entry in night.notices if entry.delivered is None and entry.written > oldest)
 
 
+def pause_after(tries: int) -> timedelta:
+    """How long a message that was sent so often without an answer is not sent again: the webhook may have
+    taken it each time."""
+    return min(timedelta(minutes=1 << min(tries - 1, 10)), LONGEST_PAUSE)
+
+
+def _waits(notice: Notice) -> bool:
+    if notice.tried is None:
+        return False
+    return datetime.now(UTC) < datetime.fromisoformat(notice.tried) + pause_after(notice.tries)
+
+
 def with_notice(night: Night, notice: Notice) -> Night:
     """The night with something to tell, unless that is told or about to be."""
     if notice.key in {known.key for known in night.notices}:
@@ -114,18 +166,28 @@ def with_notice(night: Night, notice: Notice) -> Night:
 
 
 def deliver(store: Store, suite: str, run_id: str, post: Post) -> int:
-    """Sends what a night has not told yet, and returns how much that was. Raises NotDelivered, StoreError."""
+    """Sends what a night has not told yet, and returns how much that was. What was sent without an answer
+    waits for its turn. Raises NotDelivered, StoreError."""
     with claim(store, _turn(run_id)):
         night = find_night(store, suite, run_id)
         if night is None:
             return 0
         told = night
 
-        def send(notice: Notice) -> int:
+        def note(notice: Notice, **what: Any) -> None:
             nonlocal told
-            post(message_of(notice))
-            told = _with_receipt(told, notice)
+            told = _with_changed(told, notice.key, what)
             record_night(store, told)
+
+        def send(notice: Notice) -> int:
+            if _waits(notice):
+                return 0
+            try:
+                post(message_of(notice))
+            except Unanswered:
+                note(notice, tries=notice.tries + 1, tried=now())
+                raise
+            note(notice, delivered=now())
             return 1
 
         return send_each(send, outstanding(night))
@@ -155,10 +217,9 @@ def receipts(store: Store) -> tuple[str | None, int]:
     return max(delivered, default=None), sum(len(outstanding(night)) for night in nights)
 
 
-def _with_receipt(night: Night, delivered: Notice) -> Night:
+def _with_changed(night: Night, key: str, what: Mapping[str, Any]) -> Night:
     notices = tuple(
-        notice.model_copy(update={"delivered": now()}) if notice.key == delivered.key else notice
-        for notice in night.notices
+        notice.model_copy(update=what) if notice.key == key else notice for notice in night.notices
     )
     return night.model_copy(update={"notices": notices})
 

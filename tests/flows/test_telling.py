@@ -3,8 +3,9 @@
 import http.server
 import json
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from flows.suite.telling import (
 )
 from flows.suite.words import headline
 from tasks.history.nights import Night, NightEvaluation, find_night, past_nights, record_night
-from tasks.history.notices import NotDelivered, deliver, outstanding, post_to
+from tasks.history.notices import NotDelivered, Unanswered, deliver, outstanding, pause_after, post_to
 from tasks.store.storage import Store
 from tests.loopback import answering
 
@@ -160,6 +161,80 @@ def test_a_webhook_that_redirects_has_not_taken_the_message_and_its_target_is_na
     assert f"(HTTP {status}: redirected to http://localhost:{port}" in str(raised.value)
     assert "secret" not in str(raised.value)
     assert asked == ["POST"]
+
+
+@contextmanager
+def receiver(answer: Callable[[Any], None]) -> Iterator[tuple[str, list[str]]]:
+    """A webhook that reads each message whole and then answers as told; its address, and the keys it read."""
+    read: list[str] = []
+
+    class Slow(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            read.append(json.loads(self.rfile.read(int(self.headers["Content-Length"])))["key"])
+            with suppress(OSError):  # nobody waits for the answer any more
+                answer(self)
+
+        def log_message(self, *_: Any) -> None:
+            """Silent."""
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Slow)
+    server.daemon_threads = True
+    with answering(server):
+        yield f"http://127.0.0.1:{server.server_address[1]}/", read
+
+
+def test_a_message_that_was_read_and_not_answered_is_sent_again_at_growing_intervals_and_holds_up_no_other(
+    plan: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tasks.history.notices.ANSWER_SECONDS", 0.05)
+    planned, released = plan("1"), threading.Event()
+    ended(planned, 2)
+    store = Store(planned.store)
+    accept(store, planned.run_id, "meant", "ada")
+    with receiver(lambda _: released.wait(60)) as (address, read):
+        for _ in range(3):
+            with suppress(NotDelivered):
+                deliver(store, "night", planned.run_id, post_to(address))
+        released.set()
+    assert read == [entry.key for entry in record_of(planned).notices]
+    assert {entry.tries for entry in outstanding(record_of(planned))} == {1}
+    assert [pause_after(tries).total_seconds() for tries in (1, 2, 3, 7, 99)] == [60, 120, 240, 3600, 3600]
+    long_ago = {"tried": "2026-01-01T00:00:00+00:00"}
+    night = record_of(planned)
+    notices = tuple(entry.model_copy(update=long_ago) for entry in night.notices)
+    record_night(store, night.model_copy(update={"notices": notices}))
+    with receiver(lambda handler: handler.send_response(200) or handler.end_headers()) as (address, again):
+        assert deliver(store, "night", planned.run_id, post_to(address)) == 2
+    assert again == read
+    assert not outstanding(record_of(planned))
+
+
+@pytest.mark.parametrize("drips", [b"X-A: 1\r\n", b"x"])
+def test_a_webhook_that_drips_its_answer_is_not_waited_for_without_end(
+    monkeypatch: pytest.MonkeyPatch, drips: bytes
+) -> None:
+    monkeypatch.setattr("tasks.history.notices.ANSWER_SECONDS", 0.2)
+    released = threading.Event()
+
+    def answer(handler: Any) -> None:
+        handler.send_response(200)
+        handler.flush_headers()
+        while not released.wait(0.01):
+            handler.wfile.write(drips)
+
+    with receiver(answer) as (address, read):
+        with pytest.raises(Unanswered, match="no answer in time"):
+            post_to(address)({"key": "k"})
+        released.set()
+    assert read == ["k"]
+
+
+def test_an_answer_that_is_none_of_http_is_no_receipt(monkeypatch: pytest.MonkeyPatch) -> None:
+    with (
+        receiver(lambda handler: handler.wfile.write(b"hello\r\n\r\n")) as (address, _),
+        pytest.raises(NotDelivered),
+    ):
+        post_to(address)({"key": "k"})
 
 
 def test_several_that_deliver_at_once_send_a_message_once(

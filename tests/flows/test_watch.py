@@ -23,7 +23,7 @@ from flows.watch.look import Times
 from flows.watch.watch import LOOKED, Watch
 from metrics.errors import ConfigError
 from tasks.history.nights import Night, Notice, find_night, past_nights, record_night
-from tasks.history.notices import NotDelivered, deliver, outstanding, post_to
+from tasks.history.notices import NotDelivered, Unanswered, deliver, outstanding, post_to
 from tasks.store.storage import Store
 
 NOW = datetime(2026, 11, 23, 12, 0, tzinfo=UTC)
@@ -530,6 +530,26 @@ def test_what_the_webhook_refused_is_told_at_the_next_look(
     watch.look(0.5)
     watch.look(1)
     assert len(told) == 2
+
+
+def test_a_finding_that_was_sent_and_not_answered_is_not_sent_again_at_each_look(
+    watch: Looking, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def post(message: Any) -> None:
+        asked.append(message["text"])
+        raise Unanswered("no answer in time")
+
+    monkeypatch.setattr("flows.watch.watch.post_to", lambda address: post)
+    server.add("FAILED", 5)
+    server.add("SCHEDULED", 30, "Late")
+    for minute in range(3):
+        watch.look(minute)
+    assert len(asked) == len(set(asked)) == 2
+    monkeypatch.setattr("flows.watch.watch.pause_after", lambda tries: timedelta(0))
+    watch.look(3)
+    assert len(asked) == 4
 
 
 def test_a_watch_that_is_started_anew_tells_nothing_twice(
