@@ -243,9 +243,10 @@ def _opener(store: Store) -> Opened:
 
 
 def _spending(planned: PlannedNight) -> str | None:
-    """By what the nights that share an alpha are known; another baseline that the suite names starts anew."""
+    """By what the nights that share an alpha are known; another baseline that the suite names starts anew.
+    None for a night that names another one itself: it takes no part."""
     gate = planned.suite.gate
-    if gate is None or gate.alpha_over is None:
+    if gate is None or gate.alpha_over is None or planned.baseline != planned.suite.baseline:
         return None
     return f"{gate.alpha:g} over {gate.alpha_over.nights} nights against {planned.baseline}"
 
@@ -254,7 +255,7 @@ def _spent(night: Night, alike: Sequence[Night], gate: Gate | None) -> int:
     """The night's place among those that share an alpha, from 1; 0 where none is shared."""
     if gate is None or night.spending is None:
         return 0
-    tested = [entry for entry in reversed(alike) if entry.verdict is not None]
+    tested = [entry for entry in reversed(alike) if entry.verdict is not None and entry.spending is not None]
     before = sum(1 for _ in takewhile(lambda entry: entry.spending == night.spending, tested))
     return before % gate.shares + 1
 

@@ -127,7 +127,8 @@ class MutedPair(BaseModel):
 class Night(BaseModel):
     """One run of a suite. ``suite`` is the folder of its records, ``suite_name`` the name in its file,
     None in records of before. ``verdict`` is the gate's, None where there was nothing to compare with;
-    ``spending`` tells the nights apart that take parts of another alpha, or against another named baseline.
+    ``spending`` tells the nights apart that take parts of another alpha, or against another named baseline;
+    None where it takes none.
     ``limit`` is how many of the first items the night was to ask at most, None for all of the suite's;
     ``only`` names its evaluations where it left others of the suite out.
 

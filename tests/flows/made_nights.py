@@ -37,7 +37,8 @@ def suite_file(folder: Path, items: int = 5, **keys: Any) -> Path:
 
 def judge_in(tmp_path: Path) -> Judge:
     """Judges and records nights one after the other: ``night(right answers, of, gate…)``. ``failed`` says
-    why there are no scores, ``refused`` is a night whose evaluation left nothing, ``limit`` one by hand."""
+    why there are no scores, ``refused`` is a night whose evaluation left nothing, ``limit`` and ``against``
+    one by hand."""
     count = 0
 
     def judged(
@@ -54,6 +55,7 @@ def judge_in(tmp_path: Path) -> Judge:
         benchmark: str = "sums",
         empty: Sequence[int] = (),
         limit: int | None = None,
+        against: str | None = None,
         **gate: Any,
     ) -> JudgedNight:
         nonlocal count
@@ -62,7 +64,9 @@ def judge_in(tmp_path: Path) -> Judge:
             load_suite(
                 suite_file(tmp_path, name=name, benchmark={"name": benchmark}, gate=gate, baseline=baseline)
             ),
-            SuiteOptions(store=str(tmp_path / "store"), output=str(tmp_path / "out"), limit=limit),
+            SuiteOptions(
+                store=str(tmp_path / "store"), output=str(tmp_path / "out"), limit=limit, baseline=against
+            ),
             f"{count:032}",
         )
         run_id, evaluated = str(planned.evaluations[0].options.run_id), planned.evaluations[0].name

@@ -378,6 +378,16 @@ def test_nights_that_share_an_alpha_are_counted_and_told(night: Judge) -> None:
     assert night_document(night(of=300))["alpha"] is None
 
 
+def test_a_night_by_hand_against_another_baseline_leaves_the_suites_count_of_shared_alpha_as_it_is(
+    night: Judge,
+) -> None:
+    shared = {"alpha_over": {"nights": 3}, "margin": 0.05}
+    first = night(of=300, **shared)
+    spent = [night(of=300, against=against, **shared).spent for against in (None, "last", None)]
+    assert spent == [1, 0, 2]
+    assert night(of=300, baseline=first.night.run_id, **shared).spent == 1  # the suite itself names another
+
+
 def test_a_night_says_everywhere_that_more_answers_are_empty(
     night: Judge, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
