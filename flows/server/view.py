@@ -2,7 +2,7 @@
 
 import os
 import socket
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
@@ -60,9 +60,10 @@ class View:
         """The page of a run."""
         return self.link("runs/flow-run", str(run["id"]))
 
-    def runs(self, *types: str, **others: Any) -> list[dict[str, Any]]:
-        """Flow runs whose state is of one of these types; ``others`` are filters of the API."""
-        wanted = {"state": {"type": {"any_": list(types)}}, **others}
+    def runs(self, *types: str, names: Sequence[str] = (), **others: Any) -> list[dict[str, Any]]:
+        """Flow runs whose state is of one of these types and names; ``others`` are filters of the API."""
+        state = {"type": {"any_": list(types)}, **(named(names) if names else {})}
+        wanted = {"state": state, **others}
         return self._all("/flow_runs/filter", {"flow_runs": wanted, "sort": "ID_DESC"})
 
     def run(self, run_id: str) -> dict[str, Any]:

@@ -159,11 +159,9 @@ def _was_due(schedule: Any, since: datetime | None, now: datetime, times: Times)
 
 def runs_that_ended(view: View, since: str) -> Iterator[tuple[dict[str, Any], Finding]]:
     """Runs of deployments that ended since then without all of their results, or whose gate did not pass."""
-    ended = {"deployment_id": {"is_null_": False}, "end_time": {"after_": since}}
+    ended: dict[str, Any] = {"deployment_id": {"is_null_": False}, "end_time": {"after_": since}}
     found = view.runs("FAILED", "CRASHED", "CANCELLED", **ended)
-    verdicts = list(STATE_NAMES.values())
-    body = {"state": {"type": {"any_": ["COMPLETED"]}, "name": {"any_": verdicts}}, **ended}
-    found += view.ask("/flow_runs/filter", {"flow_runs": body, "limit": 200})
+    found += view.runs("COMPLETED", names=list(STATE_NAMES.values()), **ended)
     for run in found:
         if view.age(run.get("end_time")) < UNTOLD_SECONDS:
             continue

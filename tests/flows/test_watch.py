@@ -49,6 +49,7 @@ class Server:
     shows_beats: bool = True
     away: bool = False
     obeys: bool = False
+    most: int = 200
 
     def ask(self, path: str, body: Any = None) -> Any:
         if self.away:
@@ -98,7 +99,7 @@ class Server:
         names = wanted["state"].get("name", {}).get("any_")
         after = wanted.get("end_time", {}).get("after_", "")
         only = body.get("deployments", {}).get("id", {}).get("any_")
-        return [
+        found = [
             run
             for run in self.runs.values()
             if run["state_type"] in wanted["state"]["type"]["any_"]
@@ -107,6 +108,7 @@ class Server:
             and (only is None or run["deployment_id"] in only)
             and (run["deployment_id"] is not None or "deployment_id" not in wanted)
         ]
+        return found[body.get("offset", 0) :][: min(body["limit"], self.most)]
 
     def add(
         self, kind: str, minutes: float, name: str | None = None, worker: str | None = HERE,
@@ -550,6 +552,19 @@ def test_a_finding_that_was_sent_and_not_answered_is_not_sent_again_at_each_look
     monkeypatch.setattr("flows.watch.watch.pause_after", lambda tries: timedelta(0))
     watch.look(3)
     assert len(asked) == 4
+
+
+@pytest.mark.parametrize(("kind", "name"), [("FAILED", None), ("COMPLETED", "Worse")])
+def test_runs_that_need_somebody_are_told_however_many_they_are(
+    watch: Looking, server: Server, monkeypatch: pytest.MonkeyPatch, kind: str, name: str | None
+) -> None:
+    asked = set[str]()
+    server.most = 5
+    monkeypatch.setattr("flows.server.view.PAGE", server.most)
+    monkeypatch.setattr("flows.watch.watch.post_to", lambda _: lambda message: asked.add(message["url"]))
+    runs = [server.add(kind, 5, name) for _ in range(12)]
+    watch.look()
+    assert asked == {f"http://ui/runs/flow-run/{run['id']}" for run in runs}
 
 
 def test_a_watch_that_is_started_anew_tells_nothing_twice(
