@@ -57,18 +57,30 @@ def _schedule(view: View, run: dict[str, Any]) -> None:
 
 
 def running_runs(view: View, times: Times) -> int:
-    """Sets runs to Crashed whose process is gone; how many."""
-    ended = 0
+    """Sets runs to Crashed whose process is gone; how many. Raises, after the last one, what the server said
+    to one that it could not tell of."""
+    ended, failed = 0, None
     for run in view.runs("RUNNING"):
         if view.age(run["state"]["timestamp"]) <= times.seconds["PROCESS"]:
             continue
-        reason = _why_dead(view, run, times)
-        if reason is not None and _is_still(view, run, "RUNNING"):
-            message = f"its process is gone: {reason}; a retry computes only what is missing"
-            state = {"type": "CRASHED", "name": "Crashed", "message": message}
-            view.ask(f"/flow_runs/{run['id']}/set_state", {"state": state})
-            ended += 1
+        try:
+            ended += _ended(view, run, times)
+        except OSError as error:
+            failed = error
+    if failed is not None:
+        raise failed
     return ended
+
+
+def _ended(view: View, run: dict[str, Any], times: Times) -> bool:
+    """Ends a run whose process is gone; whether it is one."""
+    reason = _why_dead(view, run, times)
+    if reason is None or not _is_still(view, run, "RUNNING"):
+        return False
+    message = f"its process is gone: {reason}; a retry computes only what is missing"
+    state = {"type": "CRASHED", "name": "Crashed", "message": message}
+    view.ask(f"/flow_runs/{run['id']}/set_state", {"state": state})
+    return True
 
 
 def _why_dead(view: View, run: dict[str, Any], times: Times) -> str | None:

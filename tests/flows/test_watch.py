@@ -393,6 +393,23 @@ def test_an_evaluation_of_a_night_ends_with_the_night(
     assert [run for run, _ in server.changed] == ([part["id"]] if ended else [])
 
 
+def test_a_run_that_the_server_can_not_tell_of_keeps_no_other_from_being_ended(
+    watch: Looking, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.add("RUNNING", 60, worker=None, deployment_id=None, parent_task_run_id="deleted")
+    lost = server.add("RUNNING", 60)
+    real = Server.ask
+
+    def ask(self: Server, path: str, body: Any = None) -> Any:
+        if path == "/task_runs/deleted":
+            raise OSError("HTTP Error 404: Not Found")
+        return real(self, path, body)
+
+    monkeypatch.setattr(Server, "ask", ask)
+    assert not watch.look(), "it says that something could not be looked at"
+    assert [run for run, _ in server.changed] == [lost["id"]]
+
+
 def test_no_run_is_taken_for_dead_right_after_the_server_was_away(watch: Looking, server: Server) -> None:
     run = server.add("RUNNING", 60, worker="another")
     server.signs[run["id"]] = at(20)
