@@ -21,6 +21,7 @@ _.note
 _.alarming
 _.band
 _.x_ticks
+_.y_ticks
 _.seconds_each
 money
 _.short_name

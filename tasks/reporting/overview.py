@@ -29,7 +29,7 @@ from tasks.history.query import query
 from tasks.models.records import AnswerCounts
 from tasks.reporting import numbers
 from tasks.reporting.page import page_parts
-from tasks.reporting.plots import Axis
+from tasks.reporting.plots import Axis, Frame, Point
 from tasks.reporting.report import replacing
 from tasks.reporting.view import short_run_name
 from tasks.store.home import default_store, finite
@@ -439,45 +439,29 @@ def _comparisons(folder: Path) -> list[dict[str, Any]]:
 
 def _steps(title: str, run: Glance, scores: Sequence[Score]) -> Mapping[str, Any]:
     """A run's checkpoints by their steps, a line for each prompt."""
-    axis = Axis.around([end for score in scores for end in _ends(score)])
+    frame = Frame(Axis.around([end for score in scores for end in _ends(score)]), TOP, BOTTOM)
     first, last = scores[0].step or 0.0, scores[-1].step or 0.0
 
     def x(score: Score) -> float:
         share = ((score.step or 0.0) - first) / (last - first) if last > first else 0.5
         return round(LEFT + (RIGHT - LEFT) * share, 2)
 
-    def y(value: float) -> float:
-        return round(BOTTOM - (BOTTOM - TOP) * axis.at(value) / 100, 2)
-
-    def path(places: Sequence[tuple[float, float]]) -> str:
-        return " ".join(f"{across},{up}" for across, up in places)
+    def point(score: Score) -> Point:
+        low, high = (score.ci_low, score.ci_high) if len(_ends(score)) == 3 else (None, None)
+        return Point(x(score), score.value, low, high, f"{score.model}: {score.text}")
 
     lines = []
     for prompt in dict.fromkeys(score.prompt for score in scores):
-        own = [score for score in scores if score.prompt == prompt]
-        bands = [score for score in own if len(_ends(score)) == 3]
-        upper = [(x(score), y(score.ci_high or 0.0)) for score in bands]
-        lower = [(x(score), y(score.ci_low or 0.0)) for score in bands]
-        lines.append(
-            {
-                "name": f"{run.short_name} · {prompt}" if prompt not in ("", "default") else run.short_name,
-                "points": path([(x(score), y(score.value)) for score in own]),
-                "band": path(upper + lower[::-1]),
-                "marks": [(x(score), y(score.value), f"{score.model}: {score.text}") for score in own],
-            }
-        )
+        name = f"{run.short_name} · {prompt}" if prompt not in ("", "default") else run.short_name
+        lines.append(frame.curve(name, [point(score) for score in scores if score.prompt == prompt]))
     return {
         "title": title,
-        "y_ticks": [{"at": y(_value(axis, tick.at)), "text": tick.text} for tick in axis.ticks],
+        "y_ticks": frame.ticks(),
         "from": f"{first:,g}",
         "to": f"{last:,g}",
         "lines": lines,
         "left_out": 0,
     }
-
-
-def _value(axis: Axis, at: float) -> float:
-    return axis.low + (axis.high - axis.low) * at / 100
 
 
 def _ends(score: Score) -> list[float]:

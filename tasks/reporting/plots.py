@@ -116,6 +116,47 @@ class Curves:
     across: str = "k"
 
 
+@dataclass(frozen=True)
+class Point:
+    """One mark of a curve: its place across the box, its value with the ends of an interval, if it has one,
+    and what it says."""
+
+    x: float
+    value: float
+    low: float | None
+    high: float | None
+    text: str
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The box of curves, by the axis that goes up."""
+
+    axis: Axis
+    top: float = TOP
+    bottom: float = BOTTOM
+
+    def y(self, at: float) -> float:
+        """The height of a place on the axis, in per cent of it."""
+        return self.bottom - (self.bottom - self.top) * at / 100
+
+    def ticks(self) -> tuple[Tick, ...]:
+        """The marks of the axis, by their heights."""
+        return tuple(Tick(self.y(tick.at), tick.text) for tick in self.axis.ticks)
+
+    def curve(self, name: str, points: Sequence[Point]) -> Curve:
+        """A line through the points, and a band between the ends of their intervals; what is beyond the axis
+        stands at its end."""
+
+        def place(point: Point, value: float) -> tuple[float, float]:
+            return point.x, round(self.y(_within(self.axis.at(value))), 2)
+
+        marks = tuple((*place(point, point.value), point.text) for point in points)
+        upper = [place(point, point.high) for point in points if point.high is not None]
+        lower = [place(point, point.low) for point in points if point.low is not None]
+        return Curve(name, _path([mark[:2] for mark in marks]), _path(upper + lower[::-1]), marks)
+
+
 def forests(rows: Sequence[ResultRow]) -> list[Forest]:
     """A forest plot for each metric, filter, reduction and label, groups in the order of the results."""
     panels: defaultdict[tuple[str, ...], list[ResultRow]] = defaultdict(list)
@@ -233,35 +274,23 @@ def _curves(title: str, filter_name: str, groups: dict[Place, dict[int, ResultRo
     rows = [row for by_k in groups.values() for row in by_k.values()]
     names = group_names(rows)
     ks = sorted({k for by_k in groups.values() for k in by_k})
-    axis = Axis.around(
-        [end for row in rows for end in (row.value, row.ci_low, row.ci_high) if end is not None]
+    frame = Frame(
+        Axis.around([end for row in rows for end in (row.value, row.ci_low, row.ci_high) if end is not None])
     )
     low, high = math.log2(ks[0]), math.log2(ks[-1])
 
     def x(k: int) -> float:
         return round(LEFT + (RIGHT - LEFT) * (math.log2(k) - low) / (high - low), 2)
 
-    def y(value: float) -> float:
-        return round(BOTTOM - (BOTTOM - TOP) * axis.at(value) / 100, 2)
+    def point(name: str, k: int, row: ResultRow) -> Point:
+        text = f"{name}, k = {k}: {numbers.value_with_error(row.value, row.stderr)}"
+        return Point(x(k), row.value or 0.0, row.ci_low, row.ci_high, text)
 
-    lines = []
-    for name, by_k in groups.items():
-        points = [(k, by_k[k]) for k in sorted(by_k)]
-        upper = [(x(k), y(row.ci_high)) for k, row in points if row.ci_high is not None]
-        lower = [(x(k), y(row.ci_low)) for k, row in points if row.ci_low is not None]
-        marks = tuple(
-            (
-                x(k),
-                y(row.value or 0.0),
-                f"{names[name]}, k = {k}: {numbers.value_with_error(row.value, row.stderr)}",
-            )
-            for k, row in points
-        )
-        lines.append(
-            Curve(names[name], _path([mark[:2] for mark in marks]), _path(upper + lower[::-1]), marks)
-        )
-    y_ticks = tuple(Tick(BOTTOM - (BOTTOM - TOP) * tick.at / 100, tick.text) for tick in axis.ticks)
-    return Curves(title, filter_name, _k_ticks(ks, x), y_ticks, tuple(lines))
+    lines = [
+        frame.curve(names[place], [point(names[place], k, by_k[k]) for k in sorted(by_k)])
+        for place, by_k in groups.items()
+    ]
+    return Curves(title, filter_name, _k_ticks(ks, x), frame.ticks(), tuple(lines))
 
 
 def _k_ticks(ks: Sequence[int], x: Callable[[int], float]) -> tuple[Tick, ...]:
@@ -354,33 +383,23 @@ def _rows(curve: LearningCurve, several: bool) -> list[Mapping[str, Any]]:
 def _plot(pair: str, label: str, curves: Sequence[LearningCurve]) -> Curves:
     points = [point for curve in curves for point in curve.points]
     ends = [end for point in points for end in (point.value, point.ci_low, point.ci_high) if end is not None]
-    axis, steps = Axis.around(ends), Axis.around([point.x for point in points], marks=5, shares=False)
+    frame, steps = Frame(Axis.around(ends)), Axis.around([point.x for point in points], marks=5, shares=False)
 
     def x(value: float) -> float:
         return round(LEFT + (RIGHT - LEFT) * steps.at(value) / 100, 2)
 
-    def y(value: float) -> float:
-        return round(BOTTOM - (BOTTOM - TOP) * axis.at(value) / 100, 2)
-
-    def path(places: Sequence[tuple[float, float]]) -> str:
-        return " ".join(f"{across},{up}" for across, up in places)
+    def mark(facet: str, point: CurvePoint) -> Point:
+        text = f"{facet} {point.x:,g}: {numbers.number(point.value)}"
+        return Point(x(point.x), point.value, point.ci_low, point.ci_high, text)
 
     lines = []
     for curve in curves:
         name = " · ".join(value for _, value in curve.key.facets) or curve.key.pair
-        upper = [(x(point.x), y(point.ci_high)) for point in curve.points if point.ci_high is not None]
-        lower = [(x(point.x), y(point.ci_low)) for point in curve.points if point.ci_low is not None]
-        marks = tuple(
-            (x(point.x), y(point.value), f"{curve.facet} {point.x:,g}: {numbers.number(point.value)}")
-            for point in curve.points
-        )
-        line = path([mark[:2] for mark in marks])
-        lines.append(Curve(name, line, path(upper + lower[::-1]), marks))
+        lines.append(frame.curve(name, [mark(curve.facet, point) for point in curve.points]))
     filter_name = curves[0].key.filter
     title = pair.removesuffix(f",{filter_name}") + (f" · {label}" if label else "")
-    y_ticks = tuple(Tick(BOTTOM - (BOTTOM - TOP) * tick.at / 100, tick.text) for tick in axis.ticks)
     x_ticks = tuple(Tick(LEFT + (RIGHT - LEFT) * tick.at / 100, tick.text) for tick in steps.ticks)
-    return Curves(title, filter_name, x_ticks, y_ticks, tuple(lines), across=curves[0].facet)
+    return Curves(title, filter_name, x_ticks, frame.ticks(), tuple(lines), across=curves[0].facet)
 
 
 LEAST: Final = 5
@@ -478,33 +497,24 @@ def _picture(pair: str, groups: Mapping[str, list[Bin]]) -> Curves:
     every = [one for bins in groups.values() for one in bins]
     ends = [end for one in every for end in (one.mean, one.mean - one.half_width, one.mean + one.half_width)]
     shares = all(0 <= one.mean <= 1 for one in every)
-    axis = Axis.around([min(max(end, 0.0), 1.0) if shares else end for end in ends])
+    frame = Frame(Axis.around([min(max(end, 0.0), 1.0) if shares else end for end in ends]))
     spent = [one.spent for one in every]
     low, high = math.log2(min(spent)), math.log2(max(spent))
 
     def x(tokens: float) -> float:
         return round(LEFT + (RIGHT - LEFT) * (math.log2(tokens) - low) / ((high - low) or 1.0), 2)
 
-    def y(value: float) -> float:
-        return round(BOTTOM - (BOTTOM - TOP) * min(max(axis.at(value), 0.0), 100.0) / 100, 2)
-
-    lines = []
-    for name, bins in groups.items():
-        marks = tuple(
-            (
-                x(one.spent),
-                y(one.mean),
-                f"{name}, {numbers.count(round(one.spent))} tokens: {numbers.number(one.mean)} "
-                f"({numbers.plural(one.n, 'sample')})",
-            )
-            for one in bins
+    def point(name: str, one: Bin) -> Point:
+        text = (
+            f"{name}, {numbers.count(round(one.spent))} tokens: {numbers.number(one.mean)} "
+            f"({numbers.plural(one.n, 'sample')})"
         )
-        upper = [(x(one.spent), y(one.mean + one.half_width)) for one in bins]
-        lower = [(x(one.spent), y(one.mean - one.half_width)) for one in bins]
-        lines.append(Curve(name, _path([mark[:2] for mark in marks]), _path(upper + lower[::-1]), marks))
+        return Point(x(one.spent), one.mean, one.mean - one.half_width, one.mean + one.half_width, text)
+
+    lines = [frame.curve(name, [point(name, one) for one in bins]) for name, bins in groups.items()]
     metric, _, filter_name = pair.partition(",")
-    y_ticks = tuple(Tick(BOTTOM - (BOTTOM - TOP) * tick.at / 100, tick.text) for tick in axis.ticks)
-    return Curves(metric, filter_name, tuple(_doublings(low, high, x)), y_ticks, tuple(lines), "tokens")
+    x_ticks = tuple(_doublings(low, high, x))
+    return Curves(metric, filter_name, x_ticks, frame.ticks(), tuple(lines), "tokens")
 
 
 def _doublings(low: float, high: float, x: Callable[[float], float]) -> list[Tick]:
