@@ -208,13 +208,15 @@ class Run(Graph):
     def replied_earlier(self, replies: Sequence[Future]) -> bool:
         """Waits for the task runs. Requests that failed now may stand among the replies, but not alone: what
         no run got a reply to is not asked under another number."""
-        if all(self.is_cached(reply) for reply in replies):
+        asked = [reply for reply in replies if not self.is_cached(reply)]
+        if not asked:
             return True
-        if not all(finished(reply).is_completed() for reply in replies):
+        if not all(finished(reply).is_completed() for reply in asked):
+            return False
+        # A cached step's tally is of the run that made it.
+        if any(reply.result().accounts.tally["answered"] for reply in asked):
             return False
         given: list[Answered] = [reply.result() for reply in replies]
-        if any(one.accounts.tally["answered"] for one in given):
-            return False
         store = self.workspace.open()
         rows = (batch for one in given for batch in store.batches(one.responses, ["status"]))
         return any(status != "infra_error" for batch in rows for status in batch.column("status").to_pylist())

@@ -238,6 +238,40 @@ def test_unreadable_verdicts_are_asked_again_beside_a_request_that_always_fails(
     assert (graded["n_scored"], graded["n_unscored"]) == (3, 1)
 
 
+def test_unreadable_verdicts_are_asked_again_beside_another_judges_request_that_always_fails(
+    evaluate: Evaluate, tmp_path: Path
+) -> None:
+    questions = [problem["question"] for problem in lines(PROBLEMS)[:4]]
+    judge = Judge((questions[1],))
+    asked_of_broken: list[str] = []
+
+    def answer(body: dict[str, Any]) -> dict[str, Any]:
+        prompt = body["messages"][-1]["content"]
+        if body["model"] == "judge":
+            return says(judge.reply(prompt))
+        asked_of_broken.append(prompt)
+        broken = questions[2] in prompt
+        return says("yes") | ({"finish_reason": "network_error"} if broken else {})
+
+    with chat_endpoint(answer, ["judge", "broken"]) as url:
+        path = judged_config(tmp_path, url)
+        config = json.loads(path.read_text())
+        del config["scorer"]["calibration"]
+        (own,) = config["scorer"]["judges"]
+        own["config"]["max_retries"] = 0
+        broken = {**own, "name": "broken", "config": {**own["config"], "model": "broken"}}
+        config["scorer"]["judges"] = [broken, own]
+        path.write_text(json.dumps(config))
+        asked = []
+        for _ in range(3):
+            ran = evaluate(path, "--json", "--limit", "4")
+            prompts = judge.take_asked()
+            asked.append([at for at, text in enumerate(questions) if any(text in one for one in prompts)])
+    assert asked == [[0, 1, 2, 3], [1], []]
+    assert sum(questions[2] in prompt for prompt in asked_of_broken) == 3
+    assert row_of(ran, "llm_judge")["n_unscored"] == 1
+
+
 def test_corrected_rates_are_gated(
     evaluate: Evaluate, judge: Judge, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
