@@ -471,8 +471,9 @@ def _check_chat(fields: "BenchmarkFields") -> None:
         if not messages:
             raise PlacedError("is empty: expected at least one turn", *at)
         if fields.output_type != "generate_until":
+            own_list = ", or list the choices in messages under output_type generate_until"
             raise PlacedError(
-                f"{fields.output_type} asks for log-likelihoods of text; use prompt_template", *at
+                f"{_asked(fields)}; use prompt_template{own_list if fields.asks_letters else ''}", *at
             )
         own = () if isinstance(messages, str) else messages
         if fields.system_prompt is not None and any(message.role == "system" for message in own):
@@ -481,7 +482,7 @@ def _check_chat(fields: "BenchmarkFields") -> None:
             )
     _check_tools(fields)
     if fields.turns is not None and fields.output_type != "generate_until":
-        raise PlacedError(f"{fields.output_type} asks for log-likelihoods, and has no turns", "turns")
+        raise PlacedError(f"{_asked(fields)}, and has no turns", "turns")
     if fields.turns == ():
         raise PlacedError("is empty: expected what the user says after the first answer", "turns")
     _check_said(fields.turns)
@@ -494,9 +495,14 @@ def _check_chat(fields: "BenchmarkFields") -> None:
             "text stands before a text prompt; messages take turns or message", "fewshot", "format"
         )
     if shape in ("turns", "message") and fields.output_type != "generate_until":
-        raise PlacedError(
-            f"{fields.output_type} asks for log-likelihoods of text; use format text", "fewshot", "format"
-        )
+        raise PlacedError(f"{_asked(fields)}; use format text", "fewshot", "format")
+
+
+def _asked(fields: "BenchmarkFields") -> str:
+    """What an output type that is no chat asks for, in words."""
+    if fields.asks_letters:
+        return f"choices_by: {fields.letters} shows the choices below a prompt of text"
+    return f"{fields.output_type} asks for log-likelihoods of text"
 
 
 def _check_said(turns: "tuple[str | TurnTemplate, ...] | SimulatedUser | None") -> None:
@@ -515,9 +521,7 @@ def _check_tools(fields: "BenchmarkFields") -> None:
     if fields.tools is None:
         return
     if fields.output_type != "generate_until":
-        raise PlacedError(
-            f"{fields.output_type} asks for log-likelihoods of text, and calls nothing", "tools"
-        )
+        raise PlacedError(f"{_asked(fields)}, and calls nothing", "tools")
     if isinstance(fields.tools, tuple):
         try:
             checked_tools(fields.tools)

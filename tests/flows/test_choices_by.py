@@ -293,6 +293,12 @@ REFUSED = [
     ({"scorer": {"type": "agreement"}}, "have the metric acc_letter alone"),
     ({"filter_list": [{"name": "low", "filter": [{"function": "lowercase"}]}]}, "works on text"),
     ({"choices_by": "letters"}, "expected one of likelihood, letter, first_token"),
+    (
+        {"messages": [{"role": "user", "content": "{{question}}"}], "prompt_template": None},
+        "messages: choices_by: letter shows the choices below a prompt of text; use prompt_template, or list "
+        "the choices in messages under output_type generate_until",
+    ),
+    ({"turns": ["sure?"]}, "turns: choices_by: letter shows the choices below a prompt of text, and has no"),
 ]
 
 
