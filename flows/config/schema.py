@@ -159,6 +159,12 @@ class EvalConfig(BenchmarkFields):
             raise PlacedError(
                 "needs metric_list beside it: the names of the metrics it returns", "process_results"
             )
+        if self.asks_letters and self.evaluation_methods:
+            raise PlacedError(
+                "are given the letter of an answer and the text of the right choice; choices asked for by "
+                f"their letters have the metric {ACC_LETTER} alone; leave them out",
+                "evaluation_methods",
+            )
         if self.metrics and not self.evaluation_methods:
             raise PlacedError(
                 "are computed over the results of evaluation_methods, and there are none; metrics of the "
