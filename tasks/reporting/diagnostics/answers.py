@@ -29,14 +29,22 @@ from tasks.reporting.diagnostics.findings import (
 from tasks.reporting.view import Place, ResultRow, RunView, SampleView, result_rows
 
 
-class EmptyFilters(TallyCheck[tuple[str, str]]):
-    """Filters that found nothing in responses that are there."""
+class EmptyFilters(TallyCheck[tuple[str, str, bool]]):
+    """Filters that found nothing in responses that are there; answers that name no choice, where choices were
+    asked for by their letters. What could not be read as an answer is unscored, and told as such."""
 
     def add(self, sample: SampleView) -> None:
         """Counts by filter and model."""
         for name, predictions in sample.filters.items():
-            tally = self.tallies[name, sample.model_name]
+            readings = [
+                details
+                for pair, details in sample.details.items()
+                if pair.rpartition(",")[2] == name and any(map(_is_reading, details))
+            ]
+            tally = self.tallies[name, sample.model_name, bool(readings)]
             for index, prediction in enumerate(predictions):
+                if any("error" in (own[index] or ()) for own in readings if index < len(own)):
+                    continue
                 response = sample.responses[index] if index < len(sample.responses) else None
                 if response is None or response.ok:
                     tally.total += 1
@@ -45,14 +53,18 @@ class EmptyFilters(TallyCheck[tuple[str, str]]):
 
     def finish(self) -> Iterator[Diagnostic]:
         """One finding a filter and model."""
-        for (name, model), tally in self.tallies.items():
+        for (name, model, lettered), tally in self.tallies.items():
             if tally.share > self.options.filter_empty:
-                yield tally.finding(
-                    "filter_empty",
-                    "warning",
-                    f"{name} found nothing in {tally.words('response')} of {model}. Look at the pattern, or "
-                    "ask for the format in the prompt.",
-                )
+                found, advice = "nothing", "Look at the pattern, or ask for the format in the prompt."
+                if lettered:
+                    found, advice = "no choice", "Ask for the letter alone: choices_by.template."
+                said = f"{name} found {found} in {tally.words('response')} of {model}. {advice}"
+                yield tally.finding("filter_empty", "warning", said)
+
+
+def _is_reading(details: Mapping[str, Any] | None) -> bool:
+    """Whether a sample's details say how a letter was read."""
+    return details is not None and "rule" in details and "order" in details
 
 
 class SameAnswers:
@@ -351,7 +363,7 @@ class LetterChoices:
     def add(self, sample: SampleView) -> None:
         """Takes the details of every pair that has readings."""
         for pair, details in sample.details.items():
-            readings = [one for one in details if one is not None and "rule" in one and "order" in one]
+            readings = [one for one in details if one is not None and _is_reading(one)]
             if not readings:
                 continue
             asked = self._asked[sample.model_name, sample.prompt_template, pair]

@@ -89,6 +89,21 @@ def test_a_filter_that_finds_nothing() -> None:
     assert "filter_empty" not in findings(sample(n, **(empty if n == 0 else {})) for n in range(50))
 
 
+def test_an_answer_that_was_not_read_for_its_coverage_is_no_filter_that_found_nothing() -> None:
+    def asked(number: int, **reading: Any) -> SampleView:
+        details = {"acc_letter,none": [{"rule": "first_token", "order": [0, 1], "right": [0], **reading}]}
+        scores = {"acc_letter,none": [None if "error" in reading else 0.0]}
+        return sample(number, filters={"none": [None]}, details=details, scores=scores)
+
+    unread = [asked(n, coverage=0.1, error="the letters have a probability of 0.100") for n in range(20)]
+    assert "filter_empty" not in findings(unread)
+    found = findings([*unread, *(asked(n) for n in range(20, 40))])["filter_empty"]
+    assert found.message == (
+        "none found no choice in 20 of 20 responses (100 %) of m. Ask for the letter alone: "
+        "choices_by.template."
+    )
+
+
 def test_the_harness_way_of_finding_nothing_counts_too() -> None:
     assert "filter_empty" in findings(sample(n, filters={"s": ["[invalid]"]}) for n in range(50))
 
