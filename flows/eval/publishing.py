@@ -266,7 +266,7 @@ def _outcome(
 ) -> RunOutcome:
     whole, groups = failures(result_rows(published.results))
     failed = [(f"{row.metric},{row.filter}", row.error) for row in whole]
-    failed += [(f"{row.metric},{row.filter} of {row.group}", row.error) for row in groups]
+    failed += [(f"{row.result_name},{row.filter} of {row.group}", row.error) for row in groups]
     if run.options.phase is Phase.INFER:
         sentences = [f"responses of {', '.join(run.plan.models)}"]
     else:

@@ -174,8 +174,7 @@ def score_matrix(rows: Sequence[ResultRow]) -> ScoreMatrix:
     found: dict[Place, dict[PairHead, ResultRow]] = {}
     for row in rows:
         parts = [row.benchmark] if several else []
-        title = f"{row.label}: {row.metric_key}" if row.label else row.metric_key
-        head = PairHead(" · ".join([*parts, title]), row.filter, row.arrow)
+        head = PairHead(" · ".join([*parts, row.result_name]), row.filter, row.arrow)
         heads[head] = None
         found.setdefault(row.place, {})[head] = row
     lines = ((names[group], tuple(map(own.get, heads))) for group, own in found.items())
@@ -404,9 +403,7 @@ def _pivot_record(row: ResultRow) -> dict[str, Any]:
     """A row as the facet table of the page reads it."""
     facets = {"Model": row.model_name, "Prompt": row.prompt_template, **facet_texts(row.other_facets)}
     return {
-        "name": f"{row.label}: {row.metric_key}, {row.filter}"
-        if row.label
-        else f"{row.metric_key}, {row.filter}",
+        "name": f"{row.result_name}, {row.filter}",
         "facets": {name: text for name, text in facets.items() if text is not None},
         "value": row.value,
         "text": numbers.value_with_error(row.value, row.stderr),

@@ -194,7 +194,8 @@ def _failures(rows: Sequence[ResultRow], ascii_only: bool) -> RenderResult:
         yield Text(f"\n{' and '.join(counted)} failed:", style="bold red")
     for row in [*whole, *groups]:
         text = Text("  ")
-        text.append(_plain(f"{row.filter} × {row.metric}", ascii_only), style="bold")
+        name = row.result_name if row in groups else row.metric
+        text.append(_plain(f"{row.filter} × {name}", ascii_only), style="bold")
         if row in groups:
             text.append(_plain(f" of {one_line(row.group)}", ascii_only))
         text.append(f": {_shortened(row.error or 'no reason was recorded')}")

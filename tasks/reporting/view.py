@@ -253,6 +253,11 @@ class ResultRow:
         return self.metric if self.reduction in ("", "mean") else f"{self.reduction}({self.metric})"
 
     @property
+    def result_name(self) -> str:
+        """The metric key, behind the label where there is one: ``"correct: pass@1"``."""
+        return f"{self.label}: {self.metric_key}" if self.label else self.metric_key
+
+    @property
     def arrow(self) -> str:
         """Which way is better: ↑, ↓ or nothing."""
         return ARROWS[self.higher_is_better]

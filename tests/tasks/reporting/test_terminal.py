@@ -126,12 +126,13 @@ def test_a_failed_group_of_a_pair_that_has_numbers_is_named() -> None:
         facets = json.dumps({"model_name": "demo", "topic": topic})
         return row(facets=facets, status="failed", value=None, error=f"nothing in {topic}")
 
-    text = printed(table(row(), failed("a"), failed("b"), failed("b") | {"metric": "bleu"}))
+    vote = failed("b") | {"reduction": "maj@4"}
+    text = printed(table(row(), failed("a"), vote, failed("b") | {"metric": "bleu"}))
     assert "1 pair and 2 groups failed:" in text
     assert [line.strip() for line in text.splitlines() if "nothing in" in line] == [
         "strict × bleu: nothing in b",
         "strict × exact_match of m · p · topic=a: nothing in a",
-        "strict × exact_match of m · p · topic=b: nothing in b",
+        "strict × maj@4(exact_match) of m · p · topic=b: nothing in b",
     ]
 
 
