@@ -49,8 +49,6 @@ from tasks.reporting.view import (
 from tasks.store.home import finite
 from tasks.store.outputs import RESPONSES
 
-SAMPLE_FACETS: Final = {"model_name": "Model", "prompt_template": "Prompt"}
-"""What the list of samples calls the facets that have columns of their own."""
 JsonObject = dict[str, Any]
 SamplePlace = tuple[str | None, str | None, str | None]  # model, prompt template, filter
 Segments = dict[SamplePlace, list[tuple[int, int]]]  # byte ranges, in order
@@ -375,7 +373,7 @@ class PairView:
     group: str = ""
     items_better_up: bool = True
     facets: Mapping[str, str] = field(default_factory=dict)
-    """Of the group, those that tell groups apart, by the names that the list of samples has for them."""
+    """Of the group, those that tell groups apart."""
 
     def samples(self, outcome: str) -> str:
         """The address, within the page, of the pair's samples of the group that came out so."""
@@ -595,7 +593,7 @@ def _pair(pair: ComparedPair, facets: set[str]) -> PairView:
             *(value for name, value in sorted(key.facets, key=_models_first) if name in facets and value),
         ]
     )
-    named = {SAMPLE_FACETS.get(name, name): value for name, value in key.facets if name in facets and value}
+    named = {name: value for name, value in key.facets if name in facets and value}
     if found is None:
         return PairView(key.pair, None, None, None, verdict=pair.verdict, note=pair.reason, group=group)
     return PairView(

@@ -18,7 +18,7 @@ from tasks.reporting.diagnostics.findings import SHOWN_OF_A_KIND, Diagnostic, Ex
 from tasks.reporting.numbers import RATING_COLUMNS, rating_cells, rating_effects, strongest_first
 from tasks.reporting.plots import curve_rows, curves, forests, group_names
 from tasks.reporting.terminal import next_command
-from tasks.reporting.view import Place, ResultRow, SampleView, facet_names, failures
+from tasks.reporting.view import OWN_FACETS, Place, ResultRow, SampleView, facet_names, failures
 
 PANELS_OPEN: Final = 8  # further plots are folded away
 ROWS_OPEN: Final = 12  # a longer table that says what the plots show is folded away
@@ -401,7 +401,8 @@ def _optional_columns(rows: Sequence[ResultRow]) -> frozenset[str]:
 
 def _pivot_record(row: ResultRow) -> dict[str, Any]:
     """A row as the facet table of the page reads it."""
-    facets = {"Model": row.model_name, "Prompt": row.prompt_template, **facet_texts(row.other_facets)}
+    own = zip(OWN_FACETS, (row.model_name, row.prompt_template), strict=True)
+    facets = {**dict(own), **facet_texts(row.other_facets)}
     return {
         "name": f"{row.result_name}, {row.filter}",
         "facets": {name: text for name, text in facets.items() if text is not None},
@@ -418,8 +419,8 @@ def _command(manifest: Mapping[str, Any]) -> list[str]:
 
 
 def _facet_query(model: str | None, prompt: str | None) -> dict[str, str]:
-    query = {"f.Model": model, "f.Prompt": prompt}
-    return {name: value for name, value in query.items() if value}
+    named = zip(OWN_FACETS, (model, prompt), strict=True)
+    return {f"f.{name}": value for name, value in named if value}
 
 
 def _samples_link(**query: str) -> str:

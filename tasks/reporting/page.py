@@ -35,7 +35,7 @@ from metrics.patterns import bounded
 from tasks.messages.media import REFERENCE, thumbnail
 from tasks.reduction.facets import facet_text
 from tasks.reporting import numbers
-from tasks.reporting.view import ResponseView, SampleView, mean_of_scored
+from tasks.reporting.view import OWN_FACETS, ResponseView, SampleView, mean_of_scored
 
 ASSETS: Final = Path(__file__).parent / "assets"
 ROWS_TALL: Final = 24
@@ -355,7 +355,8 @@ class SampleIndex:
         self._questions: list[int] = []
         self._snippets: list[str] = []
         self._counts: dict[str, list[int]] = {"n": [], "failed": [], "cut": [], "disagree": [], "length": []}
-        self._facets: dict[str, _Codes] = {"Model": _Codes(), "Prompt": _Codes()}
+        # By the names that no facet of a config can have otherwise; the page says Model and Prompt.
+        self._facets: dict[str, _Codes] = {name: _Codes() for name in OWN_FACETS}
         self._means: defaultdict[str, dict[int, float | None]] = defaultdict(dict)
         self._unscored: defaultdict[str, dict[int, int]] = defaultdict(dict)
         self._nothing: defaultdict[str, dict[int, int]] = defaultdict(dict)
@@ -375,7 +376,8 @@ class SampleIndex:
         self._counts["disagree"].append(int(any(_varies(scores) for scores in sample.scores.values())))
         self._counts["length"].append(sum(map(len, texts)))
         facets = {name: facet_text(value) for name, value in sample.facets.items()}
-        for name, text in {"Model": sample.model_name, "Prompt": sample.prompt_template, **facets}.items():
+        own = zip(OWN_FACETS, (sample.model_name, sample.prompt_template), strict=True)
+        for name, text in {**dict(own), **facets}.items():
             self._facets.setdefault(name, _Codes()).set(row, text)
         for pair, scores in sample.scores.items():
             self._means[pair][row] = mean_of_scored(scores)

@@ -58,7 +58,7 @@ class Browser {
       const select = element('select', { 'data-facet': name });
       // A value may be empty, as `any` is: those of the data have a sign before them.
       options(select, [['', 'any'], ...values.map((value) => [`=${value}`, value || '(empty)'])]);
-      return element('label', {}, element('span', { text: name }), select);
+      return element('label', {}, element('span', { text: facetName(name, Object.keys(index.facets)) }), select);
     }));
   }
 

@@ -123,7 +123,7 @@ class CompareBrowserView {
     const there = sides.filter(Boolean);
     this.differences = new Map();
     const toggle = element('button', { type: 'button', class: 'quiet', 'aria-pressed': String(this.marking), text: 'Mark differences', onclick: () => { this.marking = !this.marking; browser.choose(browser.chosen, { read: true }); } });
-    const facets = Object.entries(this.index.facets).map(([name, { values, codes }]) => (codes[row] < 0 ? null : `${name}: ${values[codes[row]]}`)).filter(Boolean);
+    const facets = Object.entries(this.index.facets).map(([name, { values, codes }], _, all) => (codes[row] < 0 ? null : `${facetName(name, all.map(([each]) => each))}: ${values[codes[row]]}`)).filter(Boolean);
     return [
       element('header', {},
         browser.steps(),

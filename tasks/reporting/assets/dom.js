@@ -19,6 +19,10 @@ function options(select, entries, chosen) {
   select.replaceChildren(...entries.map(([value, text]) => element('option', { value, text, selected: value === chosen })));
 }
 
+// What people call a facet: model and prompt have words, unless a facet of the config has that word for its name.
+const WORDS = new Map([['model_name', 'Model'], ['prompt_template', 'Prompt']]);
+const facetName = (name, names) => (WORDS.has(name) && !names.includes(WORDS.get(name)) ? WORDS.get(name) : name);
+
 const grouped = new Intl.NumberFormat('en-US');
 const count = (n) => grouped.format(n);
 const plural = (n, noun) => `${count(n)} ${noun}${n === 1 ? '' : 's'}`;

@@ -94,7 +94,7 @@ class RunBrowserView {
   async detail(row, browser) {
     const { index } = this.store;
     const [question, sample] = await Promise.all([this.store.question(row), this.store.sample(row)]);
-    const facets = Object.entries(index.facets).map(([name, { values, codes }]) => (codes[row] < 0 ? null : `${name}: ${values[codes[row]]}`)).filter(Boolean);
+    const facets = Object.entries(index.facets).map(([name, { values, codes }], _, all) => (codes[row] < 0 ? null : `${facetName(name, all.map(([each]) => each))}: ${values[codes[row]]}`)).filter(Boolean);
     return [
       element('header', {},
         browser.steps(),
@@ -132,6 +132,7 @@ function facetTable() {
     values.get(name).add(value);
   }
   const names = [...values.keys()].filter((name) => values.get(name).size > 1);
+  const choices = names.map((name) => [name, facetName(name, [...values.keys()])]);
   const scores = [...new Set(rows.map((row) => row.name))];
   if (!names.length || scores.length * values.get(names[0]).size < 4) return;
   byId('facets').hidden = false;
@@ -139,8 +140,8 @@ function facetTable() {
   const groups = (score) => rows.filter(({ name }) => name === score).length;
   const richest = [...scores].sort((a, b) => groups(b) - groups(a))[0];
   options(byId('facet-score'), [['', 'all scores'], ...scores.map((name) => [name, name])], names.length > 1 ? richest : '');
-  options(byId('facet-rows'), names.map((name) => [name, name]), names.at(-1));
-  options(byId('facet-columns'), [...names.map((name) => [name, name]), ['', 'scores']], names.length > 1 ? names[0] : '');
+  options(byId('facet-rows'), choices, names.at(-1));
+  options(byId('facet-columns'), [...choices, ['', 'scores']], names.length > 1 ? names[0] : '');
   byId('facet-form').addEventListener('input', () => drawPivot(rows, values));
   byId('facet-form').addEventListener('submit', (event) => event.preventDefault());
   drawPivot(rows, values);
@@ -170,7 +171,7 @@ function drawPivot(rows, values) {
   };
   byId('facet-table').classList.toggle('tall', lines.length > 24);
   byId('pivot').replaceChildren(
-    element('thead', {}, element('tr', {}, element('th', { scope: 'col', text: by }), ...columns.map((text) => element('th', { scope: 'col', class: 'num', text })))),
+    element('thead', {}, element('tr', {}, element('th', { scope: 'col', text: facetName(by, [...values.keys()]) }), ...columns.map((text) => element('th', { scope: 'col', class: 'num', text })))),
     element('tbody', {}, ...lines.map((name) => element('tr', {}, element('th', { scope: 'row', text: name }), ...columns.map((head) => cell(name, head))))));
 }
 

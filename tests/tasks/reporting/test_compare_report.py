@@ -183,11 +183,11 @@ def test_a_group_with_small_values_of_another_metric_is_not_among_the_shares() -
 def test_wins_and_losses_lead_to_the_samples_of_their_group(tmp_path: Path) -> None:
     numbers = (0.2, 0.3, 0.1, 0.05, 0.15)
     pairs = [
-        PairView("em,none", *numbers, wins=1, facets={"Model": "a/b", "item.topic": "x & y"}),
+        PairView("em,none", *numbers, wins=1, facets={"model_name": "a/b", "item.topic": "x & y"}),
         PairView("em,none", *numbers, wins=1),
     ]
     text = write_compare_report(run(), run(), pairs, tmp_path / "c.html").path.read_text()
-    group = "&amp;f.Model=a%2Fb&amp;f.item.topic=x+%26+y"
+    group = "&amp;f.model_name=a%2Fb&amp;f.item.topic=x+%26+y"
     for outcome in ("better", "worse"):
         for facets in (group, ""):
             assert f'href="#samples?pair=em%2Cnone&amp;outcome={outcome}{facets}"' in text

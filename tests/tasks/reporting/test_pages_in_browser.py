@@ -232,7 +232,7 @@ def test_outcomes_and_facets_narrow_the_list_as_the_scores_say(opened: Opened) -
     page = opened.ready()
     page.select_option("#pair", "exact_match,strict-match")
     page.select_option("#outcome", "right")
-    page.select_option("[data-facet=Model]", "175b_verification")
+    page.select_option("[data-facet=model_name]", "175b_verification")
     right = round(0.5595 * 1319)
     assert page.locator("#status").inner_text() == f"{right} of 5,276 samples"
     page.get_by_role("button", name="Clear").click()
@@ -256,6 +256,30 @@ def test_an_empty_value_of_a_facet_can_be_chosen(browser: Any, tmp_path: Path) -
     assert page.locator("#status").inner_text() == "60 of 80 samples"
     page.select_option("[data-facet=topic]", label="any")
     assert page.locator("#status").inner_text() == "80 samples"
+    opened.context.close()
+
+
+def test_facets_called_as_the_page_calls_model_and_prompt_are_chosen_beside_these(
+    browser: Any, tmp_path: Path
+) -> None:
+    whole = questions(tmp_path)
+
+    def samples() -> Iterator[SampleView]:
+        for sample in whole.samples():
+            small = sample.doc_id % 4 == 0
+            for model in ("m", "q"):
+                yield dataclasses.replace(
+                    sample, model_name=model, facets={"Model": "small" if small else "large"}
+                )
+
+    write_report(dataclasses.replace(whole, samples=samples, picked=None), tmp_path / "report.html")
+    opened = Opened(browser, tmp_path / "report.html")
+    page = opened.ready()
+    assert page.locator("#facet-controls span").all_text_contents() == ["model_name", "Model"]
+    page.select_option("[data-facet=Model]", label="small")
+    assert page.locator("#status").inner_text() == "40 of 160 samples"
+    page.select_option("[data-facet=model_name]", label="q")
+    assert page.locator("#status").inner_text() == "20 of 160 samples"
     opened.context.close()
 
 
@@ -395,7 +419,7 @@ def test_samples_are_named_by_their_line_and_the_address_keeps_the_chosen_one(
     page = opened.ready()
     assert page.locator(".row b").first.text_content() == "questions.jsonl:1"
     assert "#" not in page.url
-    page.select_option("[data-facet=Model]", "small")
+    page.select_option("[data-facet=model_name]", "small")
     page.locator(".row").nth(2).click()
     wait_until(page, "document.querySelector('.detail h3').textContent === 'Item questions.jsonl:3'")
     assert page.locator(".detail header p").inner_text().startswith(f"{2:016x} · Model: small")
@@ -1036,7 +1060,7 @@ def test_a_row_of_the_list_says_whose_answer_it_is_and_what_was_asked(
         wait_until(page, "document.querySelectorAll('.row-asked')[2].textContent.startsWith('2')")
         assert row.locator(".row-asked").inner_text() == "2:", "without what all questions have in common"
         if name == "report":
-            page.select_option("[data-facet=Model]", "small")
+            page.select_option("[data-facet=model_name]", "small")
             model = page.locator(".row").nth(2).locator(".row-head .dim")
             assert model.inner_text() == "small"
             assert model.evaluate("one => one.scrollWidth <= one.clientWidth")

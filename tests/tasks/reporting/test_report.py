@@ -62,7 +62,25 @@ def test_the_head_counts_each_sample_without_a_score_once_a_pair(tmp_path: Path)
     page = write_report(view, tmp_path / "r.html").path.read_text()
     assert re.search(r"<dt>unscored</dt>\s*<dd>(?:<a[^>]*>)?15<", page)
     links = re.findall(r'href="(#samples\?pair=exact_match[^"]*)"', page)
-    assert any(link.endswith("outcome=unscored&amp;f.Model=m&amp;f.Prompt=p&amp;f.topic=a") for link in links)
+    assert any(
+        link.endswith("outcome=unscored&amp;f.model_name=m&amp;f.prompt_template=p&amp;f.topic=a")
+        for link in links
+    )
+
+
+def test_facets_called_as_the_page_calls_model_and_prompt_stand_beside_these(tmp_path: Path) -> None:
+    facets = {"Model": "small", "Prompt": "p2"}
+    unscored = result("sums", "m", "p", "exact_match,number", [1.0], 1)
+    unscored["facets"] = json.dumps({"model_name": "m", "prompt_template": "p", **facets})
+    view = run_of(lambda: iter([sample(facets=facets)]), {"benchmark": "sums"}, [unscored])
+    page = written(view, tmp_path)
+    held = {"model_name": "m", "prompt_template": "p", **facets}
+    assert {name: found["values"] for name, found in page.index()["facets"].items()} == {
+        name: [value] for name, value in held.items()
+    }
+    (data,) = re.findall(r'id="results-data">([^<]*)<', page.html)
+    assert json.loads(data)["rows"][-1]["facets"] == held
+    assert "f.model_name=m&amp;f.prompt_template=p&amp;f.Model=small&amp;f.Prompt=p2" in page.html
 
 
 class Page(HTMLParser):
