@@ -36,6 +36,7 @@ from tasks.messages.media import REFERENCE, thumbnail
 from tasks.reduction.facets import facet_text
 from tasks.reporting import numbers
 from tasks.reporting.view import OWN_FACETS, ResponseView, SampleView, mean_of_scored
+from tasks.rows.parts import UNKNOWN
 
 ASSETS: Final = Path(__file__).parent / "assets"
 ROWS_TALL: Final = 24
@@ -375,7 +376,9 @@ class SampleIndex:
         self._counts["cut"].append(sum(response.at_limit for response in sample.responses))
         self._counts["disagree"].append(int(any(_varies(scores) for scores in sample.scores.values())))
         self._counts["length"].append(sum(map(len, texts)))
-        facets = {name: facet_text(value) for name, value in sample.facets.items()}
+        facets = {
+            name: facet_text(UNKNOWN if value is None else value) for name, value in sample.facets.items()
+        }
         own = zip(OWN_FACETS, (sample.model_name, sample.prompt_template), strict=True)
         for name, text in {**dict(own), **facets}.items():
             self._facets.setdefault(name, _Codes()).set(row, text)

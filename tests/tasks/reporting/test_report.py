@@ -83,6 +83,15 @@ def test_facets_called_as_the_page_calls_model_and_prompt_stand_beside_these(tmp
     assert "f.model_name=m&amp;f.prompt_template=p&amp;f.Model=small&amp;f.Prompt=p2" in page.html
 
 
+def test_a_sample_without_a_facets_value_is_listed_where_its_group_links_to(tmp_path: Path) -> None:
+    unscored = result("sums", "m", "p", "exact_match,number", [1.0], 1)
+    unscored["facets"] = json.dumps({"model_name": "m", "prompt_template": "p", "level": "unknown"})
+    view = run_of(lambda: iter([sample(facets={"level": None})]), {"benchmark": "sums"}, [unscored])
+    page = written(view, tmp_path)
+    assert "f.level=unknown" in page.html
+    assert page.index()["facets"]["level"] == {"values": ["unknown"], "codes": [0]}
+
+
 class Page(HTMLParser):
     """A page's elements, and its packed data."""
 
