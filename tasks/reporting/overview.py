@@ -42,7 +42,7 @@ _RUNS: Final = """
 SELECT run_id, run_name, benchmark, status, started, wall_seconds, manifest->'$.requests', cost,
        dataset_digest, manifest->>'$.currency', manifest->>'$.output', manifest->'$.limit',
        manifest->>'$.samples', manifest->'$.config', manifest->'$.models', manifest->'$.judges',
-       manifest->'$.stopped', manifest->'$.tokens.total'
+       manifest->'$.stopped', manifest->'$.tokens.total', manifest->'$.shuffle'
 FROM runs ORDER BY started DESC, run_id DESC
 """
 _ROWS: Final = """
@@ -91,6 +91,9 @@ class Glance:
     output: str | None
     dataset: str | None
     limit: int | None
+    samples: str | None = None
+    shuffle: bool = False
+    """Whether the limit took random items; always the same ones."""
     scores: tuple[Score, ...] = ()
     changed: tuple[str, ...] = ()
     costs: Mapping[str, float] = field(default_factory=dict)
@@ -185,6 +188,8 @@ def _glance(row: Sequence[Any], scores: Iterable[Score], before: Sequence[Any] |
         currency=row[9],
         output=row[10],
         limit=json.loads(row[11] or "null"),
+        samples=row[12],
+        shuffle=_shuffles(row),
         scores=tuple(scores),
         changed=_changed(before, row) if before and has_config else (),
         costs={" ".join(place): cost for place, cost in costs(_accounts(row)).items()},
@@ -192,6 +197,11 @@ def _glance(row: Sequence[Any], scores: Iterable[Score], before: Sequence[Any] |
         stopped=_stopped(row[16]),
         tokens=json.loads(row[17] or "null"),
     )
+
+
+def _shuffles(row: Sequence[Any]) -> bool:
+    """Whether the items are a random choice: without a limit all of them are there."""
+    return json.loads(row[11] or "null") is not None and json.loads(row[18] or "null") is True
 
 
 def _stopped(part: str | None) -> str | None:
@@ -217,6 +227,7 @@ def _manifest(row: Sequence[Any]) -> dict[str, Any]:
     config, models = (json.loads(part or "null") or {} for part in row[13:15])
     return {
         "config": config, "models": models, "dataset_digest": row[8], "limit": json.loads(row[11] or "null"),
+        "samples": row[12], "shuffle": _shuffles(row),
     }  # fmt: skip
 
 
@@ -236,7 +247,8 @@ class Board:
 
     benchmark: str
     pair: str
-    n_items: int
+    items: str
+    """How many, and which."""
     higher_is_better: bool | None
     places: tuple[Place, ...] = ()
 
@@ -244,8 +256,8 @@ class Board:
 def boards(runs: Sequence[Glance]) -> list[Board]:
     """A leaderboard for each benchmark and prompt; ``runs`` are the newest first.
 
-    Only runs over the same items are beside each other: those of the newest dataset, and of them those with
-    the most items.
+    Only runs over the same items are beside each other: those of the newest dataset, of them those with the
+    most items, and of these those that chose them as the newest one did.
     """
     groups: dict[tuple[str, str, str], dict[str, tuple[Glance, Score]]] = {}
     for benchmark in dict.fromkeys(run.benchmark for run in runs):
@@ -254,10 +266,25 @@ def boards(runs: Sequence[Glance]) -> list[Board]:
         pair = own[0].scores[0].pair if own else ""
         scored = [(run, score) for run in own for score in run.scores if score.pair == pair]
         most = max((score.n_items for _, score in scored), default=0)
-        for run, score in scored:
-            if score.n_items == most:
+        widest = [(run, score) for run, score in scored if score.n_items == most]
+        for run, score in widest:
+            if _choice(run, most) == _choice(widest[0][0], most):
                 groups.setdefault((benchmark, score.prompt, pair), {}).setdefault(score.model, (run, score))
     return [_board(key, found) for key, found in groups.items()]
+
+
+def _choice(run: Glance, n_items: int) -> tuple[int | None, str | None, bool]:
+    """Which items a run asked, as far as its number has so many; a limit beyond them left nothing out."""
+    if run.limit is None or run.limit > n_items:
+        return None, run.samples, False
+    return run.limit, run.samples, run.shuffle
+
+
+def _items(run: Glance, n_items: int) -> str:
+    """How many items a number has, and which were chosen."""
+    _, samples, shuffled = _choice(run, n_items)
+    many = numbers.plural(n_items, "random item" if shuffled else "item")
+    return many if samples is None else f"{many} ({samples})"
 
 
 def _board(key: tuple[str, str, str], found: Mapping[str, tuple[Glance, Score]]) -> Board:
@@ -270,7 +297,7 @@ def _board(key: tuple[str, str, str], found: Mapping[str, tuple[Glance, Score]])
         for run, score in ordered
     )
     name = benchmark if prompt in ("", "default") else f"{benchmark} · {prompt}"
-    return Board(name, pair, best.n_items, higher, places)
+    return Board(name, pair, _items(ordered[0][0], best.n_items), higher, places)
 
 
 def _within_noise(one: Score, other: Score) -> bool:
@@ -393,8 +420,8 @@ def _row(run: Glance, folder: Path) -> dict[str, Any]:
 def _point(run: Glance, score: Score) -> list[Any]:
     """Curve, pair, value, both ends of its interval, text: runs over other items are curves of their own."""
     name = score.model if score.prompt in ("", "default") else f"{score.model} · {score.prompt}"
-    if run.limit is not None or run.stopped is not None:
-        name += f" · {score.n_items} items"
+    if any(part is not None for part in (run.limit, run.samples, run.stopped)):
+        name += f" · {_items(run, score.n_items)}"
     ends = [finite(end) for end in (score.value, score.ci_low, score.ci_high)]
     return [name, score.pair, *ends, score.text]
 

@@ -129,6 +129,42 @@ def test_only_runs_over_the_same_items_are_beside_each_other(store: Store) -> No
     assert by_name == {"sums": ["b"], "text": ["b", "a"]}
 
 
+def test_runs_over_as_many_other_items_are_not_beside_each_other(store: Store, tmp_path: Path) -> None:
+    record(store, "first", 1, row("a", 0.8, n_items=20), samples="0-19")
+    record(store, "drawn", 2, row("b", 0.7, n_items=20), limit=20, shuffle=True)
+    record(store, "second", 3, row("c", 0.6, n_items=20), samples="20-39")
+    record(store, "second-again", 4, row("d", 0.5, n_items=20), samples="20-39", shuffle=True)
+    (board,) = boards(glances(store).runs)
+    assert [place.score.model for place in board.places] == ["c", "d"]
+    write_index(store, tmp_path)
+    assert "exact_match,none, 20 items (20-39)" in (tmp_path / PAGE).read_text()
+    rows = {entry["name"]: entry for entry in rows_of(tmp_path)["runs"]}
+    assert {name: rows[name]["points"][0][0] for name in rows} == {
+        "first": "a · 20 items (0-19)",
+        "drawn": "b · 20 random items",
+        "second": "c · 20 items (20-39)",
+        "second-again": "d · 20 items (20-39)",
+    }
+
+
+def test_a_limit_that_leaves_nothing_out_is_none(store: Store) -> None:
+    record(store, "whole", 1, row("a", 0.8))
+    record(store, "limited", 2, row("b", 0.7), limit=1000, shuffle=True)
+    (board,) = boards(glances(store).runs)
+    assert [place.score.model for place in board.places] == ["a", "b"]
+
+
+def test_which_samples_were_chosen_is_told_as_changed(store: Store) -> None:
+    record(store, "monday", 1, row("a", 0.5, n_items=60), samples="0-59")
+    record(store, "tuesday", 2, row("a", 0.5, n_items=5), samples="20-24")
+    record(store, "wednesday", 3, row("a", 0.5, n_items=5), limit=5, shuffle=False)
+    record(store, "thursday", 4, row("a", 0.5, n_items=5), limit=5, shuffle=True)
+    record(store, "friday", 5, row("a", 0.5, n_items=5), limit=5, shuffle=True)
+    assert [run.changed for run in glances(store).runs] == [
+        (), ("shuffle",), ("limit", "samples"), ("samples",), (),
+    ]  # fmt: skip
+
+
 def test_the_page_links_what_is_there_and_escapes_names(store: Store, tmp_path: Path) -> None:
     folder = tmp_path / "results"
     (folder / "here").mkdir(parents=True)
