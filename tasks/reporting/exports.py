@@ -33,15 +33,18 @@ import pyarrow.parquet as pq
 
 from metrics.reductions.reduction import reduction_key
 from tasks.reduction.facets import facet_text, facet_texts, parse_facets
-from tasks.reporting.view import RowsByItem
+from tasks.reporting.view import OWN_FACETS, RowsByItem
 from tasks.rows.parts import BatchSource, Origin, Row
 from tasks.rows.scoring import samples_of_requests
 from tasks.store.home import finite, whole_file, write_json, write_lines
-from tasks.store.keys import sample_hashes, text_value
+from tasks.store.keys import digest, sample_hashes, text_value
 from tasks.store.schemas import ITEM_ROWS, LIKELIHOODS, RESULTS, TEXT, row_dicts
 from tasks.store.thresholds import Threshold
 from tasks.verdicts.methods import RESPONSE_COLUMNS, response_rows
 from tasks.verdicts.rows import JudgedPart, evaluation_rows
+
+_Group = tuple[tuple[str, str], ...]
+"""A group's values by facet, as text, in the order in which a key names them."""
 
 
 @dataclass(frozen=True)
@@ -472,14 +475,20 @@ def results_document(batches: Iterable[pa.RecordBatch], run: RunInfo) -> dict[st
     With several models or prompts each has a key of its own, ``name/model/prompt``; further facets add
     ``/facet=value``. A reduction asked for by name is ``"pass@8(exact_match),strict-match"``, a label stands
     behind a colon: ``"pass@1:correct,none"``. A failed or unscored pair is null, and listed under ``failed``
-    or ``unscored``.
+    or ``unscored``. Names may hold what joins them: of two groups with one key the later one's has a mark,
+    ``name/model/prompt_c5dd7a51``.
     """
+    named: dict[_Group, str] = {}
     results: dict[str, dict[str, Any]] = {}
     better: dict[str, dict[str, Any]] = {}
     counts: dict[str, dict[str, Any]] = {}
     lost: dict[str, dict[str, str]] = {"failed": {}, "unscored": {}}
     for row in (row for batch in batches for row in batch.to_pylist()):
-        key, metric = benchmark_key(row, run), row_key(row)
+        group, metric = _group(row, run), row_key(row)
+        if group not in named:
+            key = benchmark_key(run.benchmark, group)
+            named[group] = f"{key}_{digest([key, group])[:8]}" if key in results else key
+        key = named[group]
         entry = results.setdefault(key, {"alias": run.alias or key, "sample_len": 0})
         entry["sample_len"] = max(entry["sample_len"], row["n_items"])
         entry[f"{metric},{row['filter']}"] = finite(row["value"])
@@ -509,16 +518,21 @@ def results_document(batches: Iterable[pa.RecordBatch], run: RunInfo) -> dict[st
     }
 
 
-def benchmark_key(row: Row, run: RunInfo) -> str:
-    """``name``, or ``name/model/prompt`` and what else the facets hold apart: one key a group."""
+def _group(row: Row, run: RunInfo) -> _Group:
+    """What holds a row's group apart from others: model and prompt where there are several, and facets."""
     facets = parse_facets(row["facets"])
-    parts = [run.benchmark]
+    found: list[tuple[str, str]] = []
     if run.keeps_apart:
         # A row over all of the user's facets has none: model and prompt are in columns of their own.
-        own = facets or {name: row[name] for name in ("model_name", "prompt_template") if row[name]}
-        parts += [str(own[name]) for name in ("model_name", "prompt_template") if name in own]
-    others = [name for name in facets if name not in ("model_name", "prompt_template")]
-    return "/".join([*parts, *(f"{name}={facet_text(facets[name])}" for name in others)])
+        own = facets or {name: row[name] for name in OWN_FACETS if row[name]}
+        found += [(name, str(own[name])) for name in OWN_FACETS if name in own]
+    return (*found, *((name, facet_text(facets[name])) for name in facets if name not in OWN_FACETS))
+
+
+def benchmark_key(benchmark: str, group: _Group) -> str:
+    """``name``, or ``name/model/prompt`` and what else the facets hold apart."""
+    parts = (text if name in OWN_FACETS else f"{name}={text}" for name, text in group)
+    return "/".join([benchmark, *parts])
 
 
 def row_key(row: Row) -> str:

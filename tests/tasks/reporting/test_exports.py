@@ -1,5 +1,6 @@
 import hashlib
 import json
+import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -271,6 +272,26 @@ def test_several_models_or_prompts_have_keys_of_their_own() -> None:
         "demo/m/1/plain/item.x=y",
         "demo/m2/plain/item.x=y",
     ]
+
+
+def test_groups_whose_names_join_to_the_same_key_have_keys_of_their_own() -> None:
+    cells = [(model, prompt) for model in ("m", "m/think") for prompt in ("plain", "think/plain")]
+    rows = plain_results(
+        *(
+            {"facets": json.dumps({"model_name": model, "prompt_template": prompt}), "value": value / 4}
+            for value, (model, prompt) in enumerate(cells)
+        ),
+        # A row over all facets is of the same group as a row of its model and prompt.
+        {"facets": "{}", "model_name": "m/think", "prompt_template": "plain", "metric": "f1", "value": 0.9},
+    )
+    document = results_document(rows, run(["m", "m/think"]))
+    found = {key: entry["acc,strict"] for key, entry in document["results"].items()}
+    plain, first, second, last = found
+    assert [plain, first, last] == ["demo/m/plain", "demo/m/think/plain", "demo/m/think/think/plain"]
+    assert re.fullmatch(r"demo/m/think/plain_[0-9a-f]{8}", second)
+    assert list(found.values()) == [0.0, 0.25, 0.5, 0.75]
+    assert document["results"][second]["f1,strict"] == 0.9
+    assert list(document["n-samples"]) == list(document["higher_is_better"]) == list(found)
 
 
 def test_facet_values_that_look_alike_as_text_have_keys_of_their_own() -> None:
