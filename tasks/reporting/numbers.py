@@ -95,7 +95,7 @@ def share(part: float, whole: float) -> str:
         return "< 0.1 %"
     if 99.9 < percent < 100:
         return "> 99.9 %"
-    return f"{percent:.0f} %" if percent in (0, 100) or percent >= 10 else f"{percent:.1f} %"
+    return f"{percent:.0f} %" if percent in (0, 100) or 10 <= percent < 99 else f"{percent:.1f} %"
 
 
 def plural(n: int, noun: str, many: str | None = None) -> str:
