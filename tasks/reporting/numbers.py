@@ -13,8 +13,10 @@ MISSING = "–"
 
 def decimals(value: float) -> int:
     """Digits after the point that suit a score of this size: 4 for shares, 2 for scores up to 100, fewer
-    beyond."""
+    beyond; for small ones so many that two of them tell something, down to what rounding leaves of 0."""
     size = abs(value)
+    if 1e-9 <= size < 0.001:
+        return 1 - math.floor(math.log10(size))
     if size < 10:
         return 4
     return 2 if size < 10_000 else 0
@@ -27,7 +29,8 @@ def number(value: float | None, like: float | None = None) -> str:
         return MISSING
     if math.isinf(value):
         return "∞" if value > 0 else "-∞"
-    return f"{value:,.{decimals(value if like is None or not math.isfinite(like) else like)}f}"
+    text = f"{value:,.{decimals(value if like is None or not math.isfinite(like) else like)}f}"
+    return text if any(digit in text for digit in "123456789") else text.removeprefix("-")
 
 
 def rounded(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -43,9 +46,9 @@ def rounded(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def signed(value: float | None, like: float | None = None) -> str:
-    """A difference: as ``number``, always with its sign."""
+    """A difference: as ``number``, with its sign unless nothing is left of it."""
     text = number(value, like)
-    return text if text[0] in "-–" else f"+{text}"
+    return f"+{text}" if value and value > 0 and text.strip("0.,") else text
 
 
 def value_with_error(value: float | None, stderr: float | None) -> str:
@@ -75,10 +78,18 @@ def money(amount: float | None, currency: str | None = None) -> str:
 
 
 def p_value(p: float | None) -> str:
-    """``"0.031"``; below a thousandth ``"< 0.001"``."""
+    """``"0.031"``; below a thousandth ``"< 0.001"``, and ``"> 0.999"`` for what is nearly 1."""
     if p is None or math.isnan(p):
         return MISSING
-    return "< 0.001" if p < 0.001 else f"{p:.3f}"
+    if p < 0.001:
+        return "< 0.001"
+    return "> 0.999" if 0.999 < p < 1 else f"{p:.3f}"
+
+
+def p_said(p: float | None) -> str:
+    """In a sentence: ``"p = 0.031"``, ``"p < 0.001"``."""
+    text = p_value(p)
+    return f"p {text}" if text[0] in "<>" else f"p = {text}"
 
 
 def count(n: float | None) -> str:

@@ -331,8 +331,8 @@ def sentence(curve: LearningCurve, several: bool) -> str:
     peak = curve.points[curve.peak]
     said = [f"{_title(curve, several)}: best at {curve.facet} {peak.x:,g} ({numbers.number(peak.value)})"]
     if curve.trend.p_adjusted < TREND_LEVEL:
-        slope, p = numbers.signed(curve.trend.slope, peak.value), numbers.p_value(curve.trend.p_adjusted)
-        said.append(f"from one checkpoint to the next {slope} (p = {p})")
+        slope, p = numbers.signed(curve.trend.slope, peak.value), numbers.p_said(curve.trend.p_adjusted)
+        said.append(f"from one checkpoint to the next {slope} ({p})")
     elif len(curve.points) > 2:
         said.append("no significant trend")
     if curve.worse is None:
@@ -359,9 +359,7 @@ def _difference(pair: ComparedPair | None, point: CurvePoint) -> str:
         return pair.reason or numbers.MISSING
     found = pair.comparison
     interval = numbers.interval(found.ci_low, found.ci_high, point.value)
-    return (
-        f"{numbers.signed(found.difference, point.value)} {interval}, p = {numbers.p_value(pair.p_adjusted)}"
-    )
+    return f"{numbers.signed(found.difference, point.value)} {interval}, {numbers.p_said(pair.p_adjusted)}"
 
 
 def _rows(curve: LearningCurve, several: bool) -> list[Mapping[str, Any]]:

@@ -427,8 +427,7 @@ def arena_findings(manifest: Mapping[str, Any]) -> Iterator[Diagnostic]:
 
 
 def _position(where: str, judge: str, found: Mapping[str, Any]) -> Diagnostic:
-    share, chance = found["first"], numbers.p_value(found["p_value"])
-    said = f"p {chance}" if chance.startswith("<") else f"p = {chance}"
+    share, said = found["first"], numbers.p_said(found["p_value"])
     return Diagnostic(
         "judge_position",
         "warning",
