@@ -222,6 +222,7 @@ class ComparedPair:
     match: Match
     joined: JoinedItems | None = None
     comparison: Comparison | None = None
+    paired: bool = True  # the comparison is of the items of both runs, and not of two samples of items
     higher_is_better: bool = True
     p_adjusted: float | None = None
     terms: GateTerms | None = None
@@ -421,7 +422,7 @@ def _compare(base: ComparedRun, candidate: ComparedRun, match: Match, rules: Com
         return replace(pair, reason=str(error))
     reused = gate is not None and gate.reused != "allow" and match.candidate in rules.reused
     if not joined.paired:
-        return replace(pair, comparison=comparison, reason=UNPAIRED, reused=reused)
+        return replace(pair, comparison=comparison, paired=False, reason=UNPAIRED, reused=reused)
     same = base is not candidate and _identical((base, candidate), (match.base, match.candidate), joined)
     return replace(pair, comparison=comparison, identical=same, reused=reused)
 

@@ -340,7 +340,7 @@ MODELS_NAMED: Final = 3
 
 @dataclass(frozen=True)
 class PairView:
-    """One number of both runs, compared on the items that both have scored.
+    """One number of both runs, compared on the items that both have scored, or as two samples of items.
 
     ``name`` is "metric,filter" or "reduction(metric),filter", ``group`` the facet group in words ("" if there
     is only one). ``difference`` is candidate minus base in the metric's own units, with its confidence
@@ -374,6 +374,8 @@ class PairView:
     items_better_up: bool = True
     facets: Mapping[str, str] = field(default_factory=dict)
     """Of the group, those that tell groups apart."""
+    paired: bool = True
+    """Whether the difference is of the items that both runs have, and not of two samples of items."""
 
     def samples(self, outcome: str) -> str:
         """The address, within the page, of the pair's samples of the group that came out so."""
@@ -609,7 +611,7 @@ def _pair(pair: ComparedPair, facets: set[str]) -> PairView:
         losses=found.losses,
         ties=found.ties,
         n_items=found.n_items,
-        missing=joined.missing + joined.unscored if joined is not None else 0,
+        missing=joined.missing + joined.unscored if joined is not None and pair.paired else 0,
         mde=finite(found.mde),
         margin=terms.margin if terms is not None else None,
         verdict=pair.verdict,
@@ -619,4 +621,5 @@ def _pair(pair: ComparedPair, facets: set[str]) -> PairView:
         group=group,
         items_better_up=pair.items_better_up,
         facets=named,
+        paired=pair.paired,
     )

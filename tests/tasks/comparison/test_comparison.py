@@ -38,6 +38,7 @@ from tasks.comparison.runs import (
     pooled_groups,
 )
 from tasks.comparison.trends import flapping_items, trend
+from tasks.reporting.compare import compared_pairs
 from tasks.store.storage import Store
 
 KEY = GroupKey("sums", "strict", "exact_match", "mean", None, (("model_name", "demo"),))
@@ -654,7 +655,9 @@ def test_runs_on_different_items_are_compared_as_two_samples(tmp_path: Path) -> 
     assert pair.comparison.test == "unpaired, Agresti–Caffo"
     assert pair.comparison.difference == pytest.approx(-0.35)
     assert pair.comparison.p_value < 1e-6
-    assert (pair.comparison.n_items, pair.reason) == (400, UNPAIRED)
+    assert (pair.comparison.n_items, pair.reason, pair.paired) == (400, UNPAIRED, False)
+    (shown,) = compared_pairs(compared(run(base), run(candidate)))
+    assert (shown.paired, shown.missing) == (False, 0)
     # A gate does not take other items for the baseline's unless it says so.
     undecided = only(compared(run(base), run(candidate), Gate(margin=0.1)))
     assert (undecided.verdict, undecided.reason) == (

@@ -180,6 +180,21 @@ def test_a_group_with_small_values_of_another_metric_is_not_among_the_shares() -
     ]  # fmt: skip
 
 
+def test_items_of_one_run_only_are_left_out_of_paired_differences_alone(tmp_path: Path) -> None:
+    def said(*pairs: PairView) -> str:
+        return write_compare_report(run(), run(), pairs, tmp_path / "c.html").path.read_text()
+
+    numbers = (0.2, 0.3, 0.1, 0.05, 0.15)
+    paired, apart = PairView("em,none", *numbers), PairView("f1,none", *numbers, paired=False)
+    assert "left out of the differences" in (text := said(paired))
+    assert "of all items of each run" not in text
+    assert "part of the differences" in (text := said(apart))
+    assert "Candidate minus base of all items of each run, as two samples of items;" in text
+    assert "left out of the differences" not in text
+    assert "left out where items are paired" in (text := said(paired, apart))
+    assert "on the items that both runs scored, or, where the row says so, of all items of each run" in text
+
+
 def test_wins_and_losses_lead_to_the_samples_of_their_group(tmp_path: Path) -> None:
     numbers = (0.2, 0.3, 0.1, 0.05, 0.15)
     pairs = [
