@@ -646,6 +646,49 @@ def test_print_keeps_scores_and_the_chosen_sample(opened: Opened) -> None:
     assert not page.locator("#list").is_visible()
 
 
+def test_on_paper_tables_fit_and_ink_is_dark_on_white(
+    browser: Any, pages: dict[str, Path], tmp_path: Path
+) -> None:
+    account = {
+        "cost": 1234.5, "sent": 123_456, "retries": 12, "requests": 123_456, "failed": 7, "cached": 3,
+        "prompt_tokens": 123_456_789, "completion_tokens": 12_345_678,
+    }  # fmt: skip
+    whole = questions(tmp_path)
+    costly = {
+        **whole.manifest,
+        "models": dict.fromkeys((LONG, "small"), account),
+        "judges": {"judge": account},
+    }
+    report = write_report(dataclasses.replace(whole, manifest=costly), tmp_path / "report.html").path
+    width = 718  # of a page of A4 between margins of a centimetre
+    for path in (report, pages["report"], pages["comparison"], pages["index"]):
+        opened = Opened(
+            browser,
+            path,
+            viewport={"width": width, "height": 1000},
+            color_scheme="dark",
+            reduced_motion="reduce",
+        )
+        page = opened.ready()
+        for theme in (None, "dark"):
+            page.evaluate("theme => theme && (document.documentElement.dataset.theme = theme)", theme)
+            page.emulate_media(media="print")
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, path.name
+            over = page.locator(".scroll:visible").evaluate_all(
+                "all => all.filter((box) => box.scrollWidth > box.clientWidth).map((box) => box.ariaLabel)"
+            )
+            assert over == []
+            style = "(property) => getComputedStyle(document.body)[property]"
+            assert page.evaluate(style, "color") == "rgb(0, 0, 0)"
+            assert page.evaluate(style, "backgroundColor") == "rgb(255, 255, 255)"
+            light = page.evaluate(
+                "getComputedStyle(document.documentElement).getPropertyValue('--full').trim()"
+            )
+            assert light == "#0b6b56", "the colours of marks are those of white paper"
+            page.emulate_media(media="screen")
+        opened.context.close()
+
+
 def test_20_000_samples_of_2_kb_are_searched(browser: Any, tmp_path: Path) -> None:
     written = write_report(generated(20_000, size=2000), tmp_path / "large.html")
     assert written.path.stat().st_size < 60_000_000
