@@ -10,7 +10,9 @@ import os
 import re
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from pydantic import Field
 
@@ -95,7 +97,18 @@ def _client(tracking_uri: str | None) -> Any:
 
 def _experiment(client: Any, name: str) -> str:
     found = client.get_experiment_by_name(name)
-    return str(found.experiment_id if found is not None else client.create_experiment(name))
+    if found is not None:
+        return str(found.experiment_id)
+    return str(client.create_experiment(name, artifact_location=_beside(client.tracking_uri)))
+
+
+def _beside(address: str) -> str | None:
+    """Where files lie whose numbers are in a database file: MLflow's own default is the working directory.
+    None: a server knows its place."""
+    parts = urlsplit(address)
+    if parts.scheme.partition("+")[0] != "sqlite":
+        return None
+    return (Path(parts.path[1:]).resolve().parent / "mlruns").as_uri()
 
 
 def _found_or_created(client: Any, experiment: str, run: FinishedRun, model: str) -> str:

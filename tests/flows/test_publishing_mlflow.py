@@ -92,6 +92,23 @@ def test_a_run_that_is_sent_again_stays_one_run_and_has_its_newest_numbers(
     assert runs_of(client)["two"].data.metrics["ter/none"] == before["two"].metrics["ter/none"] / 2
 
 
+def test_files_of_a_run_lie_beside_the_database_and_not_where_one_happens_to_be(
+    evaluate: Evaluate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mlflow import MlflowClient
+
+    ran = evaluate(written(tmp_path, []), "--json")
+    run, here, there = FinishedRun(Path(ran.document["output"])), tmp_path / "here", tmp_path / "there"
+    here.mkdir()
+    there.mkdir()
+    monkeypatch.chdir(here)
+    address = f"sqlite:///{there / 'tracked.db'}"
+    MLflow(tracking_uri=address).send(run)
+    MlflowClient(tracking_uri=address)._tracking_client.store.engine.dispose()
+    assert list(here.iterdir()) == []
+    assert len(list(there.glob("mlruns/*/artifacts/manifest.json"))) == 2
+
+
 def test_names_that_mlflow_takes_stay_distinct(
     evaluate: Evaluate, tmp_path: Path, tracked: tuple[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
