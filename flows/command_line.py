@@ -35,6 +35,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from traceback import walk_tb
 from types import FrameType
 from typing import Any, Final, TextIO, cast
 from weakref import WeakKeyDictionary
@@ -43,7 +44,7 @@ import orjson
 import typer
 from typer.core import TyperGroup
 
-from metrics.errors import NightjarError, printable
+from metrics.errors import NightjarError, named, printable
 from tasks.processes.garbage import collect_rarely
 from tasks.reporting.streams import EscapedStream, raw, shown_safely
 from tasks.store.errors import STORE_LOG
@@ -87,7 +88,8 @@ def raise_interrupts() -> None:
 def command_line(app: typer.Typer, arguments: Sequence[str] | None = None) -> None:
     """Runs the application on ``arguments`` (default: the process's own) and exits.
 
-    What the user can mend, a NightjarError, is one line on stderr and exit code 2, never a traceback. A
+    What the user can mend, a NightjarError, is one line on stderr and exit code 2, never a traceback. An
+    exit that somebody else asks for, a library or a user's code, is a failure, with a line that says so. A
     warning of a metric or of the user's code is one line, too, from now on.
     """
     raise_interrupts()
@@ -108,12 +110,30 @@ def command_line(app: typer.Typer, arguments: Sequence[str] | None = None) -> No
             clear_status()
             print(f"error: {error}", file=sys.stderr)
             raise SystemExit(REFUSED) from None
+        except SystemExit as ended:
+            if (place := _foreign_place(ended)) is None:
+                raise
+            clear_status()
+            print(f"error: {place} ended the command before it was done ({named(ended)})", file=sys.stderr)
+            raise SystemExit(FAILED) from None
         except Exception:
             # Python and pydantic make other errors of a Ctrl-C that meets a class or a schema being made, as
             # imports do for two seconds and more.
             if not interrupted.is_set():
                 raise
             raise SystemExit(INTERRUPTED) from None
+
+
+_ENDING: Final = frozenset({"typer", "click", "flows"})
+"""Packages that end a command when it is done."""
+
+
+def _foreign_place(ended: SystemExit) -> str | None:
+    """The file and line that asked for an exit; None where the command has come to its end."""
+    *_, (frame, line) = walk_tb(ended.__traceback__)
+    if frame.f_globals.get("__name__", "").partition(".")[0] in _ENDING:
+        return None
+    return f"{frame.f_code.co_filename}:{line}"
 
 
 _document: TextIO | None = None

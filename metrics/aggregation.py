@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from metrics.errors import ConfigError, MetricError, described, nearest
+from metrics.errors import ConfigError, MetricError, described, nearest, users_code
 from metrics.registry import AGGREGATIONS, NamedFunction, parameters
 from metrics.types import NUMBER_TYPES, Bools, Floats, Kind, Resolve, Scores, Values
 
@@ -278,7 +278,8 @@ def user_aggregation(
 
     def combine(values: Values) -> float:
         try:
-            result: float = function(_as_list(values), **bound)
+            with users_code():
+                result: float = function(_as_list(values), **bound)
         except Exception as error:
             raise MetricError(f"aggregation {called!r} failed: {described(error)}") from error
         return result

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from metrics.aggregation import Aggregation, build_aggregation, user_aggregation
-from metrics.errors import ConfigError, nearest
+from metrics.errors import ConfigError, described, nearest, users_code
 from metrics.metric import NOT_INSTALLED, Metric, installed_version
 from metrics.reductions.reduction import Reduction, build_reduction, is_family
 from metrics.registry import AGGREGATIONS, METRICS, MetricDefinition, parameters
@@ -181,7 +181,11 @@ def _corpus_metric(
     ]
     if unknown:
         raise ConfigError(f"metric {name!r} takes no argument {unknown[0]!r}")
-    instance = maker(**config.kwargs) if isinstance(maker, type) else maker
+    try:
+        with users_code():
+            instance = maker(**config.kwargs) if isinstance(maker, type) else maker
+    except Exception as error:
+        raise ConfigError(f"metric {name!r} could not be constructed: {described(error)}") from error
     aggregation = corpus_aggregation(instance, definition.name)
     if config.aggregation is not None:
         aggregation = build_aggregation(config.aggregation, None, resolve)

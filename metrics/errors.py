@@ -7,6 +7,9 @@
     ├── DataError        a dataset or recorded responses that cannot be read, naming file and line
     └── MetricError      a metric, reduction or aggregation could not make a number of what it was given
 
+Users' code may end with what is no error for Python, as ``sys.exit`` does: it would end the run without a
+word. Where their code is called, a block of ``users_code()`` makes an ``EscapeError`` of it.
+
 Errors say what others wrote: messages, item ids, labels and names come from datasets, endpoints and
 users' files. An escape character in one of them could clear the screen or write into the window's title,
 a mark of direction turn ``exe.txt`` around. Every way out of the program takes its text through
@@ -17,6 +20,7 @@ import re
 from collections.abc import Iterable
 from pathlib import PurePath
 from traceback import walk_tb
+from types import TracebackType
 from typing import Any, Final
 
 _OBEYED: Final = re.compile(
@@ -100,14 +104,60 @@ class MetricError(NightjarError):
         self.index = index
 
 
+class EscapeError(RuntimeError):
+    """Users' code raised what is no ``Exception``: its cause."""
+
+
+_INTERRUPTING: Final = frozenset({"asyncio", "prefect", "tasks"})
+"""Packages that end work in this way: a cancelled flow, a call that took too long."""
+
+
+def interrupts(error: BaseException) -> bool:
+    """Whether an exception ends the work that goes on, and is not the word of the code that it was met in."""
+    if isinstance(error, Exception):
+        return False
+    packages = {kind.__module__.partition(".")[0] for kind in type(error).__mro__}
+    return isinstance(error, KeyboardInterrupt) or not packages.isdisjoint(_INTERRUPTING)
+
+
+class users_code:  # noqa: N801  # it reads as a block
+    """A block that calls users' code, and from which only errors and interruptions come.
+
+    Raises EscapeError for anything else, such as the SystemExit of ``sys.exit``.
+    """
+
+    def __enter__(self) -> None:
+        """Begins the block."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        """Makes an error of what is none."""
+        if error is not None and not isinstance(error, Exception) and not interrupts(error):
+            raise EscapeError(named(error)) from error
+
+
+def named(error: BaseException) -> str:
+    """An error's class and what it says: ``ValueError: no``; a user's class may fail to say anything."""
+    if isinstance(error, EscapeError) and error.__cause__ is not None:
+        error = error.__cause__
+    try:
+        with users_code():
+            text = str(error)
+    except Exception:
+        return type(error).__name__
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
 def described(error: BaseException) -> str:
     """What a function that was called here raised, and the line of its file: ``ValueError: no (mine.py:7)``.
 
     The line is the last one within the function's own file, whatever it called in turn; there is none where
     the call itself did not fit.
     """
-    frames = [(frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__)]
-    sentence = f"{type(error).__name__}: {error}"
+    raised = error.__cause__ if isinstance(error, EscapeError) and error.__cause__ is not None else error
+    frames = [(frame.f_code.co_filename, line) for frame, line in walk_tb(raised.__traceback__)]
+    sentence = named(raised)
     file = next((name for name, _ in frames if name != frames[0][0]), None)
     if file is None:
         return sentence

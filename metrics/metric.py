@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from metrics.aggregation import Aggregation
-from metrics.errors import ConfigError, MetricError, described
+from metrics.errors import ConfigError, MetricError, described, users_code
 from metrics.instances import LLResults, takes_ll_results
 from metrics.patterns import bounded
 from metrics.reductions.reduction import Reduction
@@ -163,7 +163,7 @@ class Metric:
                 f"metric {self.name!r} got {len(references)} references for {len(predictions)} predictions"
             )
         if self.style == "batched":
-            return self._as_scores(self.function(references, predictions, **self.kwargs), len(predictions))
+            return self._as_scores(self._column(references, predictions), len(predictions))
         known: list[dict[str, Any]] = [{}] * len(predictions)
         if results is not None and self.takes_ll_results:
             returned = [self._ll_result(i, result) for i, result in enumerate(results)]
@@ -188,7 +188,7 @@ class Metric:
         """Scores of the n items of a batch of log-likelihoods."""
         if self.style != "choices" or self.function is None:
             raise MetricError(f"metric {self.name!r} is not computed from log-likelihoods")
-        return self._as_scores(self.function(batch, **self.kwargs), len(batch))
+        return self._as_scores(self._column(batch), len(batch))
 
     def scores_of(self, values: Sequence[Any]) -> Scores:
         """Scores of per-sample values that something else computed."""
@@ -219,17 +219,24 @@ class Metric:
         ]
         return "|".join(parts)
 
+    def _column(self, *given: Any) -> Any:
+        """What a function of whole columns returns."""
+        assert self.function is not None
+        with users_code():  # of a plugin
+            return self.function(*given, **self.kwargs)
+
     def _item_result(
         self, index: int, references: Sequence[Any], prediction: Any, known: Mapping[str, Any]
     ) -> Any:
         assert self.function is not None
         try:
-            return self.function(
-                references=list(references),
-                predictions=["" if prediction is None else prediction],
-                **known,
-                **self.kwargs,
-            )
+            with users_code():
+                return self.function(
+                    references=list(references),
+                    predictions=["" if prediction is None else prediction],
+                    **known,
+                    **self.kwargs,
+                )
         except Exception as error:
             raise MetricError(
                 f"metric {self.name!r} failed on row {index}: {described(error)}", index
@@ -238,7 +245,8 @@ class Metric:
     def _ll_result(self, index: int, result: LikelihoodResult) -> Any:
         assert self.function is not None
         try:
-            return self.function(**LLResults.of(result).to_metric_inputs(), **self.kwargs)
+            with users_code():
+                return self.function(**LLResults.of(result).to_metric_inputs(), **self.kwargs)
         except Exception as error:
             raise MetricError(
                 f"metric {self.name!r} failed on row {index}: {described(error)}", index

@@ -19,7 +19,7 @@ from types import MappingProxyType
 from typing import Any, Generic, Literal, TypeVar
 
 from metrics.aliases import METRIC_ALIASES
-from metrics.errors import ConfigError, nearest
+from metrics.errors import ConfigError, named, nearest, users_code
 from metrics.types import OUTPUT_TYPES, OutputType
 
 T = TypeVar("T")
@@ -119,11 +119,12 @@ def plugins(group: str) -> Mapping[str, EntryPoint]:
 def load_plugin(entry: EntryPoint) -> Any:
     """The object that a plugin names; raises ConfigError with its distribution where that fails."""
     try:
-        return entry.load()
+        with users_code():
+            return entry.load()
     except Exception as error:  # another's code runs here: it may raise anything
         raise ConfigError(
             f"plugin {entry.name!r} ({entry.value} of {_distribution(entry)}) does not load: "
-            f"{type(error).__name__}: {error}; upgrade or uninstall {_distribution(entry)}"
+            f"{named(error)}; upgrade or uninstall {_distribution(entry)}"
         ) from error
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from metrics.build import build_column
 from metrics.config import MetricConfig
-from metrics.errors import ConfigError, nearest
+from metrics.errors import ConfigError, described, named, nearest, users_code
 from metrics.metric import Metric
 from metrics.registry import METRICS
 from metrics.types import Resolve
@@ -238,21 +238,24 @@ def user_scorer(config: ScoringConfig, chosen: UserScorerConfig, resolve: Resolv
         arguments.setdefault("task_config", config.model_dump())
     check_call(chosen.type, user_class, (), tuple(arguments))
     try:
-        instance = user_class(**arguments)
+        with users_code():
+            instance = user_class(**arguments)
     except Exception as error:
-        raise ConfigError(f"scorer {chosen.type!r} could not be constructed: {error}") from error
+        raise ConfigError(f"scorer {chosen.type!r} could not be constructed: {named(error)}") from error
     metrics_of_class = getattr(instance, "get_metrics", None)
     if by_instances:
         if getattr(user_class, "get_metrics", None) is getattr(Scorer, "get_metrics", None):
             metrics_of_class = None  # the protocol's own says nothing
         vars(instance)["metrics"] = _metrics_of_instances(config, resolve)
 
-    def named(one: FilterConfig) -> Sequence[MetricConfig]:
-        entries = (
-            metrics_of_class(one.name)
-            if callable(metrics_of_class)
-            else (metric_list_of(config, one) or ("score",))
-        )
+    def entries_of(one: FilterConfig) -> Sequence[MetricConfig]:
+        entries: Sequence[MetricConfig | str] = metric_list_of(config, one) or ("score",)
+        if callable(metrics_of_class):
+            try:
+                with users_code():
+                    entries = list(metrics_of_class(one.name))
+            except Exception as error:
+                raise ConfigError(f"scorer {chosen.type!r}: get_metrics raised {described(error)}") from error
         return [
             item if isinstance(item, MetricConfig) else MetricConfig.model_validate(item) for item in entries
         ]
@@ -268,7 +271,7 @@ def user_scorer(config: ScoringConfig, chosen: UserScorerConfig, resolve: Resolv
         scorer = {"scorer": user_class.__name__}
         return replace(metric, arguments={**chosen.kwargs, **metric.arguments, **scorer})
 
-    metrics = {one.name: unique_metrics(named(one), column, one.name) for one in config.filters}
+    metrics = {one.name: unique_metrics(entries_of(one), column, one.name) for one in config.filters}
     if getattr(instance, "across_filters", False):
         if not callable(metrics_of_class):
             raise ConfigError(
@@ -276,7 +279,7 @@ def user_scorer(config: ScoringConfig, chosen: UserScorerConfig, resolve: Resolv
                 'which names the metrics of "*"'
             )
         everything = FilterConfig.model_construct(name=ALL_FILTERS, filter=(), metric_list=())
-        metrics[ALL_FILTERS] = unique_metrics(named(everything), by_class, ALL_FILTERS)
+        metrics[ALL_FILTERS] = unique_metrics(entries_of(everything), by_class, ALL_FILTERS)
     return UserScorer(chosen.type, instance, metrics)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from metrics.errors import MetricError, described, nearest
+from metrics.errors import MetricError, described, nearest, users_code
 from metrics.metric import Metric
 from metrics.types import NO_PREDICTION, NUMBER_TYPES, Scores
 from scorers.base import (
@@ -134,7 +134,8 @@ class ProcessResultsScorer(BaseScorer):
 
     def _process_row(self, batch: Batch, row: int) -> ResultValues:
         try:
-            result = self.function(dict(batch.docs[row]), self._results(batch, row))
+            with users_code():
+                result = self.function(dict(batch.docs[row]), self._results(batch, row))
         except Exception as error:
             raise ScorerError(f"{batch.name(row)}: process_results raised {described(error)}") from error
         if not isinstance(result, Mapping):

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from metrics.errors import described
+from metrics.errors import described, users_code
 from metrics.metric import Metric
 from scorers.base import Batch, ModelReply, SampleScores, ScorerError, ScorerRequest, score_values
 from scorers.generation import GenerationScorer
@@ -93,11 +93,14 @@ class RewardModelScorer(GenerationScorer):
         rows = np.flatnonzero(batch.scored).tolist()
         texts = ["" if batch.lacks_answer(row) else batch.responses[row] for row in rows]
         try:
-            rewards = (
-                list(self.function(texts, [dict(batch.docs[row]) for row in rows], **deepcopy(self.params)))
-                if rows
-                else []
-            )
+            with users_code():
+                rewards = (
+                    list(
+                        self.function(texts, [dict(batch.docs[row]) for row in rows], **deepcopy(self.params))
+                    )
+                    if rows
+                    else []
+                )
         except Exception as error:
             raise ScorerError(f"the reward model raised {described(error)}") from error
         if len(rewards) != len(rows):

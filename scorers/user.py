@@ -1,13 +1,13 @@
 """A user's scorer class behind the interface of the built-in ones."""
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from metrics.errors import ConfigError, described, nearest
+from metrics.errors import ConfigError, described, nearest, users_code
 from metrics.instances import FilteredAnswers, Instance, scores_of_item
 from metrics.metric import Metric
 from scorers.agreement import combined
@@ -145,8 +145,9 @@ class UserScorer(BaseScorer):
         values: list[Any] = [None] * len(batch)
         for number, rows in enumerate(rows_of.values()):
             try:
-                returned = self.instance.score_instances([_instance(batch, number, rows, place)], place)
-                found = scores_of_item(returned, metric.name, len(rows))
+                with users_code():
+                    returned = self.instance.score_instances([_instance(batch, number, rows, place)], place)
+                    found = scores_of_item(returned, metric.name, len(rows))
             except Exception as error:
                 raise ScorerError(
                     f"{batch.name(rows[0])}: scorer {self.name!r} raised {described(error)}"
@@ -160,9 +161,11 @@ class UserScorer(BaseScorer):
         parameters = inspect.signature(method).parameters
         takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
         try:
-            return method(
-                batch, **{key: value for key, value in offered.items() if takes_any or key in parameters}
-            )
+            with users_code():
+                returned = method(
+                    batch, **{key: value for key, value in offered.items() if takes_any or key in parameters}
+                )
+                return list(returned) if isinstance(returned, Iterator) else returned
         except Exception as error:
             raise ScorerError(f"scorer {self.name!r} raised {described(error)}") from error
 

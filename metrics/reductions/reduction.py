@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from metrics.errors import ConfigError, MetricError, described
+from metrics.errors import ConfigError, MetricError, described, users_code
 from metrics.ragged import offsets_of, row_of, segment_counts, segment_sum
 from metrics.registry import REDUCTIONS, NamedFunction, parameters
 from metrics.types import NUMBER_TYPES, Bools, Floats, Ints, Resolve
@@ -283,7 +283,8 @@ def _call(reduction: Reduction, repeats: Repeats, item: int, own: list[float]) -
     assert reduction.function is not None
     references = [] if repeats.references is None else list(repeats.references[item])
     try:
-        result = reduction.function(references=references, predictions=own)
+        with users_code():
+            result = reduction.function(references=references, predictions=own)
     except Exception as error:
         raise MetricError(
             f"reduction {reduction.name!r} failed on item {item}: {described(error)}", item

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, Literal, TypeVar, get_type_hints
 
 from metrics.aliases import own_arguments
-from metrics.errors import ConfigError, described, nearest
+from metrics.errors import ConfigError, described, named, nearest, users_code
 from metrics.patterns import bounded
 from metrics.registry import Registry, first_paragraph
 from metrics.types import OutputType, Resolve
@@ -289,15 +289,16 @@ class UserStep:
         """The step's predictions; raises FilterError naming the step and the item whose shape is wrong."""
         given = [list(item) for item in resps]  # a copy: the function may write into it
         try:
-            items = list(self._call(given, list(docs)))  # type: ignore[attr-defined]  # set in __post_init__
+            with users_code():
+                returned = self._call(given, list(docs))  # type: ignore[attr-defined]  # set in __post_init__
+                shaped = [_as_list(item) for item in returned]
         except Exception as error:
             raise FilterError(f"filter {self.name!r} raised {described(error)}") from error
-        if len(items) != len(resps):
+        if len(shaped) != len(resps):
             raise FilterError(
-                f"filter {self.name!r} returned {len(items)} items for {len(resps)}; expected one list per "
+                f"filter {self.name!r} returned {len(shaped)} items for {len(resps)}; expected one list per "
                 "item"
             )
-        shaped = [_as_list(item) for item in items]
         for position, (before, after) in enumerate(zip(resps, shaped, strict=True)):
             if len(after) > len(before) or (len(before) and not after):
                 raise FilterError(
@@ -315,9 +316,10 @@ class UserStep:
                 f"filter {self.name!r}: the class {self.function.__name__} has no method apply(resps, docs)"
             )
         try:
-            instance: Any = self.function(**self.kwargs)
+            with users_code():
+                instance: Any = self.function(**self.kwargs)
         except Exception as error:
-            raise ConfigError(f"filter {self.name!r} could not be constructed: {error}") from error
+            raise ConfigError(f"filter {self.name!r} could not be constructed: {named(error)}") from error
         return instance.apply  # type: ignore[no-any-return]
 
 

@@ -21,7 +21,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from metrics.errors import ConfigError
+from metrics.errors import ConfigError, named, users_code
 from tasks.datasets.config import AS_USUAL, DatasetConfig, DatasetError, TextForm, field_at
 from tasks.datasets.item import Item
 from tasks.store.home import named_path
@@ -554,9 +554,10 @@ def check_source(config: DatasetConfig, base_dir: str | Path) -> None:
 def _function_rows(config: DatasetConfig, function: Callable[..., Any]) -> Iterable[Any]:
     _check_keywords(config, function)
     try:
-        rows = function(**config.params)
+        with users_code():
+            rows = function(**config.params)
     except Exception as error:
-        raise DatasetError(f"dataset {config.function} failed: {type(error).__name__}: {error}") from error
+        raise DatasetError(f"dataset {config.function} failed: {named(error)}") from error
     if not isinstance(rows, Iterable) or isinstance(rows, str | bytes | dict):
         raise DatasetError(
             f"dataset {config.function} must return an iterable of items, got {type_name(rows)}"
@@ -578,13 +579,12 @@ def _numbered(rows: Iterable[Any], source: str) -> Iterator[SourceRow]:
     while True:
         number += 1
         try:
-            value = next(iterator)
+            with users_code():
+                value = next(iterator)
         except StopIteration:
             return
         except Exception as error:
-            raise DatasetError(
-                f"dataset {source} failed at item {number}: {type(error).__name__}: {error}"
-            ) from error
+            raise DatasetError(f"dataset {source} failed at item {number}: {named(error)}") from error
         yield SourceRow(f", item {number}", value)
 
 

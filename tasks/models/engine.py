@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from metrics.errors import NightjarError
+from metrics.errors import NightjarError, named, users_code
 from tasks.models.answers.first import FirstAnswers
 from tasks.models.answers.journal import FLUSH_SECONDS, AnswerWriter
 from tasks.models.batches.records import KeptRow, batch_id
@@ -424,12 +424,13 @@ def _calls(codec: Codec, requests: Sequence[Request]) -> Sequence[Call]:
     alone, and no fault of the run.
     """
     try:
-        return codec.calls(requests)
+        with users_code():  # a provider may be a user's
+            return codec.calls(requests)
     except (RequestError, NightjarError):
         raise
     except Exception as error:
-        said = shortened(str(error))
-        raise BadRequest(f"the request can't be written ({type(error).__name__}: {said})") from error
+        said = shortened(named(error))
+        raise BadRequest(f"the request can't be written ({said})") from error
 
 
 def _read(
@@ -443,12 +444,13 @@ def _read(
     a malformed answer to these requests, and no fault of the run.
     """
     try:
-        return codec.answers(requests, replies, attempts, asked)
+        with users_code():
+            return codec.answers(requests, replies, attempts, asked)
     except RequestError:
         raise
     except Exception as error:
-        said = shortened(str(error))
-        raise MalformedBody(f"the answer can't be read ({type(error).__name__}: {said})") from error
+        said = shortened(named(error))
+        raise MalformedBody(f"the answer can't be read ({said})") from error
 
 
 class Throttle:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import numpy as np
 import pyarrow as pa
 
-from metrics.errors import MetricError
+from metrics.errors import MetricError, named, users_code
 from metrics.types import Resolve
 from tasks.reduction.aggregate import (
     Estimator,
@@ -564,9 +564,10 @@ def _values(metric: EvaluationMetric, group: _Group) -> Mapping[str, Any]:
     assert metric.function is not None
     try:
         given = {name: offered[name] for name in metric.given}
-        returned = metric.function(**given, **deepcopy(metric.config.params))
+        with users_code():
+            returned = metric.function(**given, **deepcopy(metric.config.params))
     except Exception as error:
-        raise MetricError(f"{where}: {type(error).__name__}: {error}") from error
+        raise MetricError(f"{where}: {named(error)}") from error
     if isinstance(returned, list) and len(returned) == 1:
         returned = returned[0]
     if (number := _number(returned, truth=True)) is not None:

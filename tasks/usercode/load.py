@@ -33,7 +33,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
-from metrics.errors import ConfigError
+from metrics.errors import ConfigError, interrupts, named, users_code
 from tasks.store.home import PROJECT, private_folder
 from tasks.store.imports import file_text_digest
 from tasks.usercode import observed
@@ -308,6 +308,7 @@ class UserModules:
             module = importlib.util.module_from_spec(spec)
             try:
                 with (
+                    users_code(),
                     _neighbours(path.parent, package.partition(".")[0] if self._own else qualified),
                     stand_ins(),
                     importing(),
@@ -316,12 +317,10 @@ class UserModules:
                     spec.loader.exec_module(module)
             except BaseException as error:
                 sys.modules.pop(qualified, None)
-                if isinstance(error, ConfigError) or not isinstance(error, Exception | SystemExit):
+                if isinstance(error, ConfigError) or interrupts(error):
                     raise  # an interruption, after which the file is not there by half
                 remedy = missing_package(error)  # some files exit where a program is not installed
-                raise ConfigError(
-                    f"'{source}' can't be imported: {type(error).__name__}: {error}{remedy}"
-                ) from error
+                raise ConfigError(f"'{source}' can't be imported: {named(error)}{remedy}") from error
         return module
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
-from metrics.errors import ConfigError, NightjarError, nearest
+from metrics.errors import ConfigError, NightjarError, named, nearest, users_code
 from metrics.patterns import bounded
 from metrics.types import Resolve
 from scorers.config import ITEM_SECONDS
@@ -355,10 +355,11 @@ def _called(
     """
     returned = None
     try:
-        returned = function(**given, **deepcopy(config.params))
+        with users_code():
+            returned = function(**given, **deepcopy(config.params))
         return read_verdicts(returned, config.name)
     except Exception as error:
-        said = f"{type(error).__name__}: {error}"
+        said = named(error)
         if given.get("ground_truth", item) is None and "NoneType" in said:
             said = _without_truth(said, item)
         said = f"evaluation method {config.name!r}: {said}"

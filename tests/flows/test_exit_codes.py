@@ -1,5 +1,6 @@
 """Exit codes mean what they say, and what is suggested after a failure helps."""
 
+import argparse
 import json
 import os
 import signal
@@ -52,6 +53,91 @@ def test_a_finding_of_level_error_is_exit_1_although_every_pair_has_a_number(
     assert [(row["status"], row["n_unscored"]) for row in ran.document["results"]] == [("ok", 8)]
     assert ran.document["diagnostics"][0]["severity"] == "error"
     assert ran.code == 1
+
+
+ENDING = """\
+import sys
+from pathlib import Path
+
+def leave(): sys.exit(0)
+
+def late(references, predictions): leave()
+
+class Keep:
+    def apply(self, resps, docs): return ([leave() for one in item] for item in resps)
+
+def process(doc, results): leave()
+
+def rows():
+    yield {"id": "1", "question": "1 + 1?", "answer": "2", "said": "2"}
+    leave()
+
+def reward(responses, docs): return (leave() for doc in docs)
+
+def total(values): leave()
+
+def reduced(references, predictions): leave()
+
+class Scoring:
+    def score(self, batch):
+        for response in batch.responses: yield leave()
+
+class Unmade:
+    def __init__(self): leave()
+    def score(self, batch): return [1.0] * len(batch)
+"""
+EXITING: list[tuple[dict[str, Any], list[str]]] = [
+    (
+        {
+            "metric_list": [
+                "exact_match",
+                {"metric": "ending.py:late"},
+                {"metric": "exact_match", "alias": "summed", "aggregation": "ending.py:total"},
+                {"metric": "exact_match", "alias": "joined", "reduction": "ending.py:reduced"},
+            ],
+            "filter_list": [{"name": "own", "filter": [{"function": "ending.py:Keep"}]}, {"name": "none"}],
+        },
+        ["metric 'late'", "aggregation 'total'", "reduction 'reduced'", "filter 'ending.py:Keep'"],
+    ),
+    ({"process_results": "ending.py:process"}, ["item '1'", "process_results"]),
+    ({"dataset": {"function": "ending.py:rows"}}, ["ending.py:rows failed at item 2"]),
+    ({"scorer": {"type": "reward_model", "function": "ending.py:reward"}, "metric_list": []}, ["reward"]),
+    ({"scorer": {"type": "ending.py:Scoring"}, "metric_list": ["own"]}, ["scorer 'ending.py:Scoring'"]),
+    ({"scorer": {"type": "ending.py:Unmade"}, "metric_list": ["own"]}, ["scorer 'ending.py:Unmade'"]),
+]
+
+
+@pytest.mark.parametrize(("keys", "names"), EXITING)
+def test_a_function_that_exits_fails_by_its_name_and_not_the_run_in_silence(
+    evaluate: Evaluate, tmp_path: Path, keys: dict[str, Any], names: list[str]
+) -> None:
+    row = {"id": "1", "question": "1 + 1?", "answer": "2", "said": "2"}
+    (tmp_path / "items.jsonl").write_text(json.dumps(row) + "\n")
+    (tmp_path / "ending.py").write_text(ENDING)
+    config = {
+        "name": "ending", "dataset": "items.jsonl", "prompt_template": "{{question}}", "target": "{{answer}}",
+        "models": [{"name": "recorded", "type": "replay", "config": {"field": "said"}}],
+        "metric_list": ["exact_match"], **keys,
+    }  # fmt: skip
+    (tmp_path / "ending.yaml").write_text(json.dumps(config))
+    ran = evaluate(tmp_path / "ending.yaml", "--force")
+    said = " ".join((ran.out + ran.err).split())
+    assert [name for name in names if name not in said] == []
+    assert said.count("SystemExit: 0") >= len(names) - 1
+    assert ran.code != 0
+
+
+def test_an_exit_of_a_library_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
+    app = new_app()
+
+    @app.command()
+    def command() -> None:
+        argparse.ArgumentParser(prog="theirs").parse_args(["--help"])
+
+    with pytest.raises(SystemExit) as ended:
+        command_line(app, [])
+    assert ended.value.code == 1
+    assert "argparse.py" in capsys.readouterr().err
 
 
 def test_several_configs_end_with_one_table(evaluate: Evaluate, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from typing import Any, Final
 import jinja2
 from jinja2.sandbox import SandboxedEnvironment
 
-from metrics.errors import ConfigError
+from metrics.errors import ConfigError, named, users_code
 from metrics.types import IGNORED_TARGET
 from tasks.benchmarks.lm_eval.yaml import FunctionName
 from tasks.datasets.config import DatasetError, field_at
@@ -275,12 +275,12 @@ class Fields:
         if name not in self._functions:
             self._functions[name] = self._modules.function(name, self._base_dir)
         try:
-            with stand_ins():
+            with stand_ins(), users_code():
                 return self._functions[name](*arguments)
         except ConfigError:
             raise
         except Exception as error:
-            raise DatasetError(f"{self.where}: {name} failed: {type(error).__name__}: {error}") from error
+            raise DatasetError(f"{self.where}: {name} failed: {named(error)}") from error
 
     def _value(self, doc: Document, source: Any, key: str) -> Any:
         if isinstance(source, FunctionName):

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from metrics.errors import ConfigError
+from metrics.errors import ConfigError, named, users_code
 from tasks.benchmarks.lm_eval.documents import Document, json_document, json_value, with_pictures
 from tasks.benchmarks.lm_eval.files import (
     REMOTE,
@@ -128,13 +128,14 @@ class Splits:
     def _call(self, name: FunctionName, *arguments: Any) -> Any:
         function = self.modules.function(name, self._base_dir)
         try:
-            with stand_ins(), _quietly():  # functions import the library in their bodies, too
-                docs = function(*arguments)
-            return docs if hasattr(docs, "features") else list(docs)
+            with stand_ins(), users_code():  # functions import the library in their bodies, too
+                with _quietly():
+                    docs = function(*arguments)
+                return docs if hasattr(docs, "features") else list(docs)
         except Exception as error:
             if isinstance(error, ConfigError):
                 raise
-            raise DatasetError(f"{self._where}: {name} failed: {type(error).__name__}: {error}") from error
+            raise DatasetError(f"{self._where}: {name} failed: {named(error)}") from error
 
 
 @contextmanager
@@ -271,14 +272,19 @@ class DefinitionDataset:
         own = {**(self._config.get("metadata") or {}), **self.options}
         arguments = {**({"tokenizer": self._tokenizer} if self._tokenizer is not None else {}), **own}
         try:
-            with stand_ins():
+            with stand_ins(), users_code():
                 splits = self._modules.function(name, self._base_dir)(**arguments)
+                if isinstance(splits, Mapping):
+                    splits = {
+                        split: rows if hasattr(rows, "features") else list(rows)
+                        for split, rows in splits.items()
+                    }
         except ConfigError:
             raise
         except Exception as error:
             remedy = "" if "tokenizer" not in str(error) or self._tokenizer else REMEDY
             raise DatasetError(
-                f"{self._where}: custom_dataset {name} failed: {type(error).__name__}: {error}{remedy}"
+                f"{self._where}: custom_dataset {name} failed: {named(error)}{remedy}"
             ) from error
         if not isinstance(splits, Mapping):
             raise DatasetError(
@@ -286,7 +292,7 @@ class DefinitionDataset:
                 f"got {type(splits).__name__}"
             )
         return {
-            split: rows if hasattr(rows, "features") else Documents(regular_rows(list(rows)))
+            split: rows if hasattr(rows, "features") else Documents(regular_rows(rows))
             for split, rows in splits.items()
         }
 

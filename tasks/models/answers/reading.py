@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from metrics.errors import named, users_code
 from tasks.datasets.item import RequestKind
 from tasks.models.answers.segments import ANSWERS, read_columns
 from tasks.models.errors import RequestError, shortened
@@ -62,10 +63,11 @@ def _plain(kind: pa.DataType) -> pa.DataType:
 
 def _read(codec: Codec, request: Request, reply: str) -> Answer:
     try:
-        return answer_in(codec, request, text_value(reply))
+        with users_code():
+            return answer_in(codec, request, text_value(reply))
     except RequestError as error:
         said = str(error)
     except Exception as error:  # as the engine takes it: one answer, and not the run
-        said = f"{type(error).__name__}: {error}"
+        said = named(error)
     remedy = "--refresh infer asks again"
     return Answer("infra_error", error=f"the kept reply can't be read: {shortened(said)}; {remedy}")

@@ -1,3 +1,4 @@
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -186,3 +187,11 @@ def test_artifacts_that_do_not_belong_together_are_refused(asking: Any) -> None:
     requests = from_batches([asking({"a": "1"}).requests])
     with pytest.raises(NightjarError, match="do not belong together"):
         list(evaluate(method, ORIGIN, requests, from_batches([answers])))
+
+
+def test_a_method_that_exits_leaves_a_response_unscored(asking: Any, judged: Callable[..., Part]) -> None:
+    def judge(response: str, ground_truth: Any, inference_result: Any) -> None:
+        sys.exit(0)
+
+    [row] = rows(judged(OWN, asking({"a": "1"}), {"a": ["r"]}, ORIGIN, judge))
+    assert (row["scored"], row["error"]) == (False, "evaluation method 'quality': SystemExit: 0")

@@ -24,14 +24,14 @@ MAKE = """def make(max_seq_lengths=(), **kwargs):
     assert name, 'No tokenizer or pretrained provided.'
     return {'test': [{'text': f'{name} {size}', 'size': size} for size in max_seq_lengths]}
 """
+MODEL = {"name": "m", "config": {"api": "completions"}}
 
 
 def config_of(folder: Path, *tokenizers: str | None) -> EvalConfig:
     (folder / "long.yaml").write_text(TASK)
     (folder / "utils.py").write_text(MAKE)
-    asked = {"config": {"api": "completions"}}
     told = [{} if one is None else {"tokenizer": one} for one in tokenizers]
-    models = [{"name": f"m{at}", **asked, **own} for at, own in enumerate(told)]
+    models = [{**MODEL, "name": f"m{at}", **own} for at, own in enumerate(told)]
     return load_config(folder / "long.yaml", (f"models={json.dumps(models)}",))
 
 
@@ -61,3 +61,34 @@ def test_without_a_tokenizer_the_refusal_says_where_to_set_it(tmp_path: Path) ->
 def test_models_with_different_tokenizers_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"have the tokenizers one, two; evaluate them one by one"):
         benchmark_fields(config_of(tmp_path, "one", "two"))
+
+
+ONE_ROW = "def make(**kwargs): return {'test': [{'a': 'b'}]}\n"
+
+
+@pytest.mark.parametrize(
+    ("functions", "named"),
+    [
+        ("def make(**kwargs): sys.exit(0)", "custom_dataset utils.py:make failed"),
+        (
+            "def make(**kwargs): return {'test': (sys.exit(0) for _ in 'a')}",
+            "custom_dataset utils.py:make failed",
+        ),
+        (ONE_ROW + "def docs(rows): sys.exit(0)", "utils.py:docs failed"),
+        (ONE_ROW + "def docs(rows): yield sys.exit(0)", "utils.py:docs failed"),
+        (ONE_ROW + "def docs(rows): return rows\ndef text(doc): sys.exit(0)", "utils.py:text failed"),
+    ],
+)
+def test_a_function_of_a_definition_that_exits_is_named(tmp_path: Path, functions: str, named: str) -> None:
+    given = "".join(
+        f"{key}: !function utils.{name}\n"
+        for key, name in (("process_docs", "docs"), ("doc_to_text", "text"))
+        if f"def {name}" in functions
+    )
+    (tmp_path / "long.yaml").write_text(
+        "task: long\ncustom_dataset: !function utils.make\ntest_split: test\n"
+        f"doc_to_target: ''\n{given}" + ("" if "doc_to_text" in given else "doc_to_text: ''\n")
+    )
+    (tmp_path / "utils.py").write_text(f"import sys\n{functions}\n")
+    with pytest.raises(DatasetError, match=f"{named}: SystemExit: 0"):
+        prompts(load_config(tmp_path / "long.yaml", (f"models={json.dumps([MODEL])}",)))
