@@ -10,7 +10,8 @@ Bytecode of users' files is not read (``_Unread``): Python knows it by the time 
 source, so that an edit may leave the code of before under the key of the new one.
 
 Not seen: listed folders, environment variables, other processes, readers that are not Python's (Arrow's,
-DuckDB's). A process that calls users' functions for another one sends what it sees (``forward``, ``take``).
+DuckDB's), and what SQLite attaches to a database. A process that calls users' functions for another one
+sends what it sees (``forward``, ``take``).
 """
 
 import os
@@ -24,6 +25,7 @@ from importlib.util import source_from_cache
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any, Final
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from tasks.store.home import default_store, home
 from tasks.store.imports import file_text_digest
@@ -283,10 +285,22 @@ def _imported(arguments: tuple[Any, ...]) -> None:
 
 
 def _connected(arguments: tuple[Any, ...]) -> None:
-    name = os.fsdecode(arguments[0])
-    if os.path.isfile(name) and (users := _users_running()):
+    """A SQLite database is about to be opened."""
+    name = _database_file(os.fsdecode(arguments[0]))
+    if name and (users := _users_running()):
         _note_folder(users, name)
-        _note(users, os.path.abspath(name))
+        for file in (name, f"{name}-wal"):  # what was written last may stand there alone
+            _note(users, os.path.abspath(file))
+
+
+def _database_file(name: str) -> str:
+    """The file of a SQLite database by its name or URI; empty for one in memory, and one that is yet to be
+    made."""
+    if os.path.isfile(name) or not name.startswith("file:"):
+        return name if os.path.isfile(name) else ""
+    parts = urlsplit(name)
+    file, mode = unquote(parts.path), dict(parse_qsl(parts.query)).get("mode")
+    return file if mode in ("ro", "rw") or os.path.isfile(file) else ""
 
 
 def _moved(arguments: tuple[Any, ...]) -> None:

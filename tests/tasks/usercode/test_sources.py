@@ -310,12 +310,47 @@ def test_what_imports_a_module_that_was_loaded_unseen_can_not_be_known(
         sys.modules.pop("loaded_unseen", None)
 
 
-def test_a_database_is_read(tmp_path: Path) -> None:
-    with sqlite3.connect(tmp_path / "words.db") as database:
+@pytest.fixture
+def words(tmp_path: Path) -> str:
+    """The name of a database, and the head of a file that reads it."""
+    with sqlite3.connect(tmp_path / "my words.db") as database:
         database.execute("create table words (word)")
     database.close()
-    text = f"{READING}import sqlite3\ndef metric(x): sqlite3.connect(HERE / 'words.db').close()\n"
-    assert "words.db" in seen(tmp_path, text)
+    return f"{READING}import sqlite3\nFILE = HERE / 'my words.db'\n"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "sqlite3.connect(FILE).close()",
+        "sqlite3.connect(f'file:{FILE}?mode=ro', uri=True).close()",
+        "sqlite3.connect(FILE.as_uri() + '?immutable=1#words', uri=True).close()",
+    ],
+)
+def test_a_database_is_read(tmp_path: Path, words: str, body: str) -> None:
+    found = seen(tmp_path, f"{words}def metric(x): {body}\n")
+    assert "my words.db" in found
+    with sqlite3.connect(tmp_path / "my words.db") as database:
+        database.execute("pragma journal_mode = wal")
+        database.execute("pragma wal_autocheckpoint = 0")
+        found |= seen(tmp_path, f"{words}def metric(x): {body}; return 1\n")
+        database.execute("insert into words values ('new')")
+        database.commit()
+        assert first_difference([str(tmp_path / "mine.py")], found) == "my words.db-wal"
+    database.close()
+
+
+def test_a_database_in_memory_is_no_file(tmp_path: Path, words: str) -> None:
+    body = (
+        "sqlite3.connect('file:words?mode=memory', uri=True).execute(\"attach ':memory:' as more\").close()"
+    )
+    assert set(seen(tmp_path, f"{words}def metric(x): {body}\n")) == {"mine.py"}
+
+
+def test_a_database_that_is_missing_is_noted(tmp_path: Path, words: str) -> None:
+    body = "sqlite3.connect(f'file:{HERE}/more.db?mode=ro', uri=True)"
+    text = f"{words}def metric(x):\n    try: {body}\n    except sqlite3.OperationalError: pass\n"
+    assert seen(tmp_path, text)["more.db"] == "no file"
 
 
 def test_what_one_function_kept_counts_for_all_of_its_file(tmp_path: Path) -> None:
