@@ -12,7 +12,7 @@ from metrics.aggregation import Aggregation, build_aggregation, user_aggregation
 from metrics.errors import ConfigError, described, nearest, users_code
 from metrics.metric import NOT_INSTALLED, Metric, installed_version
 from metrics.reductions.reduction import Reduction, build_reduction, is_family
-from metrics.registry import AGGREGATIONS, METRICS, MetricDefinition, parameters
+from metrics.registry import AGGREGATIONS, METRICS, MetricDefinition, module_of, parameters
 from metrics.types import OUTPUT_TYPES, OutputType, Resolve
 
 if TYPE_CHECKING:
@@ -241,7 +241,7 @@ def _metric_record(
         refused=None if aggregation.encode is None else definition.refused,
         depends_on=config.depends_on,
     )
-    ours = function is not None and definition.function.__module__.startswith("metrics.")
+    ours = function is not None and module_of(definition).startswith("metrics.")
     return metric.within(definition.bounds) if ours else metric
 
 

@@ -166,8 +166,8 @@ class Registry(Generic[T]):
         old = self._entries.get(name)
         if (
             old is not None
-            and _module(old).startswith(f"{self._package}.")
-            and _module(old) != _module(definition)
+            and module_of(old).startswith(f"{self._package}.")
+            and module_of(old) != module_of(definition)
         ):
             raise ConfigError(f"{self.kind} {name!r} exists already; choose another name")
         self._entries[name] = definition
@@ -192,7 +192,7 @@ class Registry(Generic[T]):
         self._load()
         found = plugins(self._group) if self._group is not None else {}
         for name in found.keys() & self._entries.keys():
-            if _module(self._entries[name]).startswith(f"{self._package}."):
+            if module_of(self._entries[name]).startswith(f"{self._package}."):
                 owner = _distribution(found[name])
                 raise ConfigError(
                     f"plugin {name!r} of {owner} has the name of a {self.kind} of this program; give it "
@@ -346,5 +346,7 @@ def first_paragraph(function: Callable[..., Any]) -> str:
     return " ".join((inspect.getdoc(function) or "").partition("\n\n")[0].split())
 
 
-def _module(definition: object) -> str:
-    return str(getattr(getattr(definition, "function", definition), "__module__", ""))
+def module_of(definition: object) -> str:
+    """The module that a definition's function, or a callable, was made in; empty for one that was made in
+    none."""
+    return str(getattr(getattr(definition, "function", definition), "__module__", None) or "")

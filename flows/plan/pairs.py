@@ -11,6 +11,7 @@ from flows.plan.steps import ArenaPlan, FilterPlan, MethodPlan, MetricPlan, Over
 from metrics import Metric
 from metrics.errors import ConfigError, NightjarError
 from metrics.metric import installed_version
+from metrics.registry import module_of
 from scorers.arena import is_arena
 from scorers.base import ALL_FILTERS, Scorer
 from scorers.config import (
@@ -109,7 +110,7 @@ def running_score(
     for plan in filters:
         for pair in plan.pairs:
             metric, setup = pair.identity.metric, plan.step.setup
-            ours = metric.function is not None and metric.function.__module__.partition(".")[0] == "metrics"
+            ours = metric.function is not None and module_of(metric).partition(".")[0] == "metrics"
             plain = pair.asks is None and pair.execute is None and pair.arena is None and not metric.endless
             steps = setup.pipeline().steps if ours and plain else ()
             if ours and plain and metric.aggregation.name == "mean" and not any(map(_is_users, steps)):

@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeVar, get_type_hints
 from metrics.aliases import own_arguments
 from metrics.errors import ConfigError, described, named, nearest, users_code
 from metrics.patterns import bounded
-from metrics.registry import Registry, first_paragraph
+from metrics.registry import Registry, first_paragraph, module_of
 from metrics.types import OutputType, Resolve
 from scorers.base import FilterError
 from scorers.config import FilterConfig, FilterStepConfig
@@ -227,7 +227,7 @@ def _build_step(config: FilterStepConfig, resolve: Resolve) -> FilterStep:
     definition = FILTERS[config.function]
     function, arguments = definition.function, own_arguments(definition.name, config.kwargs)
     check_arguments(definition.name, function, arguments)
-    if function.__module__.startswith("scorers."):
+    if module_of(function).startswith("scorers."):
         check_types(definition.name, function, arguments)
         run: Callable[..., list[list[Any]]] = partial(function, **arguments)
     else:

@@ -277,6 +277,8 @@ class UserModules:
             )
         if not callable(function):
             raise ConfigError(f"'{reference}' is not a function: it is of type {type(function).__name__}")
+        if module.__file__ is not None:
+            observed.belongs(function, module.__file__)
         return function  # type: ignore[no-any-return]
 
     def _from_file(self, source: str, base_dir: Path) -> ModuleType:

@@ -14,16 +14,17 @@ DuckDB's), and what SQLite attaches to a database. A process that calls users' f
 sends what it sees (``forward``, ``take``).
 """
 
+import inspect
 import os
 import sys
 import tempfile
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import wraps
+from functools import partial, wraps
 from importlib.util import source_from_cache
 from pathlib import Path
-from types import FrameType, ModuleType
+from types import CodeType, FrameType, ModuleType
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -59,6 +60,8 @@ class _Seen:
         """Files that users' code has made, and whose code that was."""
         self.named: set[str] = set()
         """Files of functions that configs name, wherever they lie: they count as users' files."""
+        self.made: dict[int, tuple[CodeType, str]] = {}
+        """Code that was made of a text, by its number, and the file whose function it is."""
         self.before: dict[str, tuple[ModuleType, str]] = {}
         """Modules of users' files that were there before anyone looked, and their files."""
         self.lost: set[str] = set()
@@ -87,6 +90,17 @@ def watch(path: Path) -> None:
             sys.addaudithook(_hook)
             _mark_threads()
             _mark_folder()
+
+
+def belongs(function: Callable[..., Any], file: str) -> None:
+    """Has what a function reads count for the file that it was found in, where its code was made of a text
+    and names none."""
+    while isinstance(function, partial):
+        function = function.func
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    users = _users_file(file)
+    if isinstance(code, CodeType) and not os.path.isabs(code.co_filename) and users is not None:
+        _seen.made[id(code)] = (code, users)
 
 
 def _users_modules() -> Iterator[tuple[str, tuple[ModuleType, str]]]:
@@ -377,6 +391,8 @@ def _users_running() -> frozenset[str]:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         file = _users_file(frame.f_code.co_filename)
+        if file is None and (made := _seen.made.get(id(frame.f_code))) is not None:
+            file = made[1]
         if file is not None:
             found.add(file)
         frame = frame.f_back

@@ -96,7 +96,8 @@ def _where_made(entry: Any) -> Sources:
     if path is not None and is_ours(path):
         return Sources()
     if path is None:
-        return Sources({f"{getattr(target, '__module__', '')}.{target.__qualname__}": python_version()})
+        module = getattr(target, "__module__", None) or "builtins"
+        return Sources({f"{module}.{target.__qualname__}": python_version()})
     return _from(path, _names(entry, target))
 
 
@@ -171,6 +172,8 @@ def _source_file(target: Any) -> Path | None:
         file = inspect.getsourcefile(target)
     except TypeError:
         return None  # a builtin
+    if file is None or not (os.path.isabs(file) and os.path.isfile(file)):  # it was made of a text
+        file = getattr(target, "__globals__", {}).get("__file__")
     return Path(file).resolve() if file else None
 
 

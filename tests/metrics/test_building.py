@@ -203,6 +203,15 @@ def test_a_metric_that_returns_no_number_is_an_error_with_its_row(
     assert caught.value.index == 0
 
 
+def test_a_callable_without_a_module_is_a_metric(build: Any) -> None:
+    made = build("mine.py:fn", resolve=user({"2": 1.0}.get))
+    assert made.function.__module__ is None
+    names: dict[str, Any] = {}
+    exec("def fn(references, predictions): return 1.0", names)
+    made = build("mine.py:fn", resolve=user(names["fn"]))
+    assert made.evaluate([["a"]], ["a"]).score.tolist() == [1.0]
+
+
 def test_a_metric_that_raises_names_the_row_and_the_reason(build: Any) -> None:
     made = build("mine.py:words", resolve=user(words))
     with pytest.raises(MetricError, match="'words' failed on row 1: AttributeError") as caught:

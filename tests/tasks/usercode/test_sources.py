@@ -169,6 +169,42 @@ def test_what_is_read_is_seen_and_an_edit_is_named(tmp_path: Path) -> None:
     assert first_difference(entries, found) == "words.txt"
 
 
+TEXT = "TEXT = \"def metric(x): return (HERE / 'words.txt').read_text()\"\n"
+GENERATED = {
+    "eval": "metric = eval(TEXT.replace('def metric(x): return', 'lambda x:'))\n",
+    "exec": "exec(TEXT)\n",
+    "names of its own": "made = {'HERE': HERE}\nexec(TEXT, made)\nmetric = made['metric']\n",
+    "a name for its source": "exec(compile(TEXT, 'own', 'exec'))\n",
+}
+
+
+@pytest.mark.parametrize("text", GENERATED.values(), ids=GENERATED)
+def test_a_function_that_was_made_of_a_text_is_that_of_the_file_that_made_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    for name in ("<string>", "own"):  # in the working folder, and no source of it
+        (tmp_path / "elsewhere" / name).write_text("")
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    monkeypatch.setattr(observed._seen, "loaded", set())  # what a text imports may be any of them
+    (tmp_path / "words.txt").write_text("one")
+    write(tmp_path, mine=READING + TEXT + text)
+    resolve = resolver(tmp_path)
+    function = resolve("mine.py:metric")
+    assert function("x") == "one"
+    found = sources_of(function, resolve=resolve)
+    assert [name for name in found if name.endswith(".py")] == ["mine.py"]
+    assert set(observed_files(found.entries) or ()) == {"mine.py", "words.txt"}
+
+
+def test_a_method_of_an_object_is_that_of_the_file_that_names_it(tmp_path: Path) -> None:
+    write(tmp_path, mine="metric = ', '.join\n")
+    resolve = resolver(tmp_path)
+    found = sources_of(resolve("mine.py:metric"), resolve=resolve)
+    assert "mine.py" in found
+    assert not any("None" in name for name in found)
+
+
 def test_what_is_written_is_not_read(tmp_path: Path) -> None:
     body = "(HERE / 'new.txt').write_text(x)\n    return (HERE / 'new.txt').read_text()"
     text = f"{READING}def metric(x):\n    {body}\n"
