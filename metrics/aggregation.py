@@ -18,7 +18,7 @@ import numpy as np
 
 from metrics.errors import ConfigError, MetricError, described, nearest, users_code
 from metrics.registry import AGGREGATIONS, NamedFunction, parameters
-from metrics.types import NUMBER_TYPES, Bools, Floats, Kind, Resolve, Scores, Values
+from metrics.types import Bools, Floats, Kind, Resolve, Scores, Values, number_of
 
 SUMMED_IN_ORDER = 2
 """Columns of statistics up to which the order of adding is kept; wider ones are whole numbers, as a rule."""
@@ -150,9 +150,10 @@ class Aggregation:
         if len(values) == 0:
             return math.nan
         result = self.combine(values)
-        if not isinstance(result, (int, float, np.number)):
+        number = number_of(result)
+        if number is None:
             raise MetricError(f"aggregation {self.name!r} must return a number, not {type(result).__name__}")
-        return float(result)
+        return number
 
     def drawable(self, values: Values) -> Values:
         """The values as draws pick rows of them. A user's function takes a list: its objects are made once
@@ -306,12 +307,13 @@ def _as_list(values: Values) -> list[Any]:
 
 def number_column(values: Sequence[Any], name: str) -> Floats:
     """Per-sample values as floats; a value that is not a number raises ``MetricError`` with its index."""
-    for index, value in enumerate(values):
-        if not isinstance(value, NUMBER_TYPES):
-            raise MetricError(
-                f"{name} takes one number a sample, and sample {index} has {type(value).__name__}", index
-            )
-    return np.asarray(values, dtype=np.float64)
+    numbers = [number_of(value) for value in values]
+    if None in numbers:
+        index = numbers.index(None)
+        raise MetricError(
+            f"{name} takes one number a sample, and sample {index} has {type(values[index]).__name__}", index
+        )
+    return np.asarray(numbers, dtype=np.float64)
 
 
 def require_pairs(values: Sequence[Any], name: str, parts: str) -> None:
@@ -339,6 +341,7 @@ def mean_value(values: Sequence[Any]) -> Any:
 
 
 def _read_anything(values: Sequence[Any]) -> Scores:
-    all_numbers = all(isinstance(value, NUMBER_TYPES) for value in values)
-    score = np.asarray(values, dtype=np.float64) if all_numbers else np.full(len(values), math.nan)
+    numbers = [number_of(value) for value in values]
+    all_numbers = None not in numbers
+    score = np.asarray(numbers, dtype=np.float64) if all_numbers else np.full(len(values), math.nan)
     return Scores(statistics=None, values=None if all_numbers else list(values), score=score)

@@ -28,6 +28,19 @@ Resolve = Callable[[str], Callable[..., Any]]
 
 NUMBER_TYPES = (int, float, np.number, np.bool_)
 """What counts as one number where a user's code returns something."""
+
+
+def number_of(value: Any) -> float | None:
+    """What a user's code returned as one number; None for what is none: a complex number, a span of time, an
+    integer that no float holds."""
+    if not isinstance(value, NUMBER_TYPES) or isinstance(value, np.complexfloating | np.timedelta64):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return None
+
+
 HIGHEST_LOG_PROBABILITY = 1e-4
 """What rounding makes of the 0 of a certain token, at most: a number above it is no log-probability."""
 NO_PREDICTION = -1

@@ -9,7 +9,7 @@ import numpy as np
 
 from metrics.aggregation import Aggregation
 from metrics.errors import MetricError
-from metrics.types import NUMBER_TYPES, Scores
+from metrics.types import Scores, number_of
 
 
 @cache
@@ -74,10 +74,10 @@ def _only(repeats: Sequence[Any], name: str, index: int) -> Any:
 
 
 def _number(value: Any, name: str, index: int) -> float:
-    if isinstance(value, NUMBER_TYPES):
-        return float(value)
     if isinstance(value, np.ndarray) and value.size == 1:
-        return float(value.reshape(())[()])
+        value = value.reshape(())[()]
+    if (number := number_of(value)) is not None:
+        return number
     if value is None:
         raise MetricError(
             f"metric {name!r} returned nothing for row {index}; return a number or a dictionary", index

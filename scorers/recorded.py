@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from metrics.metric import Metric
-from metrics.types import NUMBER_TYPES
+from metrics.types import number_of
 from scorers.base import Batch, ModelReply, SampleScores, score_values
 from scorers.generation import GenerationScorer
 
@@ -36,7 +36,7 @@ class RecordedScorer(GenerationScorer):
         found = [_found(answer.metadata, path) if answer else None for answer in batch.answers or ()]
         found = found or [None] * len(batch)
         values = [one.get(SCORE) if isinstance(one, Mapping) else one for one in found]
-        numbers = [float(value) if isinstance(value, NUMBER_TYPES) else None for value in values]
+        numbers = [number_of(value) for value in values]
         errors = [_reason(one, path) for one in found]
         return score_values(batch, metric, numbers, errors, [_details(one) for one in found])
 

@@ -118,8 +118,10 @@ def _number(reward: Any, batch: Batch, row: int) -> float | None:
     if reward is None:
         return None
     try:
+        if np.iscomplexobj(reward):
+            raise TypeError
         return float(reward)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise ScorerError(
             f"{batch.name(row)}: the reward model returned {reward!r:.60}, not a number"
         ) from None

@@ -16,7 +16,7 @@ import numpy as np
 from metrics.errors import ConfigError, MetricError, described, users_code
 from metrics.ragged import offsets_of, row_of, segment_counts, segment_sum
 from metrics.registry import REDUCTIONS, NamedFunction, parameters
-from metrics.types import NUMBER_TYPES, Bools, Floats, Ints, Resolve
+from metrics.types import Bools, Floats, Ints, Resolve, number_of
 from metrics.user_results import warn_once
 
 if TYPE_CHECKING:
@@ -290,11 +290,14 @@ def _call(reduction: Reduction, repeats: Repeats, item: int, own: list[float]) -
             f"reduction {reduction.name!r} failed on item {item}: {described(error)}", item
         ) from error
     entries = result if isinstance(result, Mapping) else {reduction.name: result}
-    for entry, number in entries.items():
-        if not isinstance(number, NUMBER_TYPES):
+    numbers: dict[str, float] = {}
+    for entry, value in entries.items():
+        number = number_of(value)
+        if number is None:
             raise MetricError(
-                f"reduction {reduction.name!r} returned {type(number).__name__}, not a number, "
+                f"reduction {reduction.name!r} returned {type(value).__name__}, not a number, "
                 f"as {entry!r} of item {item}",
                 item,
             )
-    return {str(entry): float(number) for entry, number in entries.items()}
+        numbers[str(entry)] = number
+    return numbers

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from metrics.errors import MetricError, named, users_code
-from metrics.types import Resolve
+from metrics.types import Resolve, number_of
 from tasks.reduction.aggregate import (
     Estimator,
     ResultCell,
@@ -595,5 +595,4 @@ def _value(values: Mapping[str, Any], name: str) -> float | None:
 def _number(value: Any, truth: bool = False) -> float | None:
     """A number, or with ``truth`` also a truth value as 0 or 1; None for anything else."""
     plain = value.item() if hasattr(value, "item") else value
-    fits = isinstance(plain, int | float) and (truth or not isinstance(plain, bool))
-    return float(plain) if fits else None
+    return number_of(plain) if truth or not isinstance(plain, bool) else None

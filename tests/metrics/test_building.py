@@ -192,7 +192,17 @@ def test_without_such_an_entry_the_first_is_the_score_with_one_warning(build: An
 
 @pytest.mark.parametrize(
     ("returned", "said"),
-    [(None, "returned nothing for row 0"), ("x", "returned str"), ({}, "empty dictionary")],
+    [
+        (None, "returned nothing for row 0"),
+        ("x", "returned str"),
+        ({}, "empty dictionary"),
+        (np.array([1j]), "returned complex128 for row 0"),
+        (np.complex128(1), "returned complex128 for row 0"),
+        (np.array(["1"]), "returned str_ for row 0"),
+        (np.array([None]), "returned nothing for row 0"),
+        (np.timedelta64(3, "s"), "returned timedelta64 for row 0"),
+        pytest.param(10**400, "returned int for row 0", id="huge"),
+    ],
 )
 def test_a_metric_that_returns_no_number_is_an_error_with_its_row(
     build: Any, returned: Any, said: str
