@@ -64,6 +64,7 @@ from tasks.reporting.terminal import (
     results_table,
 )
 from tasks.store.outputs import RESPONSES
+from tasks.usercode.surroundings import kept_streams
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -128,7 +129,7 @@ def run_evaluation(
         begin_night(store, named, str(options.night))
     status("looking for the Prefect server, or starting one")
     board = ProgressBoard(sys.stderr, currency=config.prices.currency, idle=f"evaluating {config.name}")
-    with serving() as ui, interruptible(), open_board(board):
+    with serving() as ui, kept_streams(), interruptible(), open_board(board):
         state: State[Any] = asyncio.run(flow(config, options, return_state=True))
     evaluation = Evaluation(str(options.output))
     if config.answers == "fresh" and state.is_completed():
@@ -180,9 +181,9 @@ def check_run(
     refuse_unanswered(options, lacking.names)
     open_pairs = unscored(plan, workspace(options), lacking, options.phase)
     checks = plan.checks(lacking.models, lacking.others(options.phase), open_pairs)
-    with serving() if checks.need_secrets else nullcontext():
+    with kept_streams(), serving() if checks.need_secrets else nullcontext():
         found = check_ahead(checks)
-    failures = [*found.failures, *_failures_without_reference(checks, unanswerable)]
+        failures = [*found.failures, *_failures_without_reference(checks, unanswerable)]
     clear_status()
     doubts = [unanswerable.sentence] if unanswerable is not None else []
     doubts += all_asked(plan, options)
@@ -238,8 +239,9 @@ def forecast_document(
         except ConfigError as error:
             refused.append(str(error))
     checks = plan.checks(lacking.models, lacking.others(complete.phase), found.unscored())
-    with serving() if checks.need_secrets else nullcontext():
+    with kept_streams(), serving() if checks.need_secrets else nullcontext():
         tried = survey(checks)
+        failures = [*tried.failures, *_failures_without_reference(checks, unanswerable)]
     return {
         "benchmark": config.name,
         "currency": config.prices.currency,
@@ -248,7 +250,7 @@ def forecast_document(
         "servers": forecast_servers(plan, found),
         "power": _power(plan.config, complete, found.items),
         "refused": [*refused, *tried.refused],
-        "failures": [*tried.failures, *_failures_without_reference(checks, unanswerable)],
+        "failures": failures,
         "stopping": expected_asked(plan, complete, found.items, found.to_send),
         "warnings": [
             *([unanswerable.sentence] if unanswerable is not None else []),

@@ -146,8 +146,9 @@ def _run(suite: Path, options: Any, as_json: bool) -> tuple[int, bool]:
 
     from flows.server import serving
     from flows.suite.flow import run_suite
+    from tasks.usercode.surroundings import kept_streams
 
-    with serving() as ui:
+    with serving() as ui, kept_streams():
         state: State[Any] = asyncio.run(run_suite(str(suite.resolve()), options, return_state=True))  # type: ignore[arg-type]
     document = _document(suite, options, str(state.state_details.flow_run_id))
     document |= {

@@ -39,7 +39,7 @@ from tasks.store.imports import file_text_digest
 from tasks.usercode import observed
 from tasks.usercode.evaluate import importing
 from tasks.usercode.files import has_module, imported_files, library_of, module_place
-from tasks.usercode.surroundings import stand_ins
+from tasks.usercode.surroundings import kept_streams, stand_ins
 
 TRUST_IT: Final = (
     "call python -m flows.eval (or flows.suite) once with --trust, or name the folder in NIGHTJAR_TRUST"
@@ -311,6 +311,7 @@ class UserModules:
             try:
                 with (
                     users_code(),
+                    kept_streams(),
                     _neighbours(path.parent, package.partition(".")[0] if self._own else qualified),
                     stand_ins(),
                     importing(),

@@ -534,6 +534,17 @@ def library_installed() -> bool:
 
 
 @contextmanager
+def kept_streams() -> Iterator[None]:
+    """A block of users' code: whatever it puts in the place of standard output and standard error, what is
+    printed afterwards goes where it went before."""
+    before = sys.stdout, sys.stderr
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before
+
+
+@contextmanager
 def stand_ins() -> Iterator[None]:
     """Makes ``import datasets`` and ``import evaluate`` work inside the block."""
     _count(+1)

@@ -127,6 +127,30 @@ def test_a_function_that_exits_fails_by_its_name_and_not_the_run_in_silence(
     assert ran.code != 0
 
 
+SILENT = "import os, sys\ndef metric(references, predictions): silence(); return 1.0\ndef silence():\n"
+SILENT += "    sys.stdout = sys.stderr = open(os.devnull, 'w')\n"
+
+
+@pytest.mark.parametrize("text", [SILENT, SILENT + "silence()\n"])
+def test_a_metric_that_takes_the_streams_away_does_not_take_the_report(
+    evaluate: Evaluate, tmp_path: Path, text: str
+) -> None:
+    row = {"id": "1", "question": "1 + 1?", "answer": "2", "said": "2"}
+    (tmp_path / "items.jsonl").write_text(json.dumps(row) + "\n")
+    (tmp_path / "silent.py").write_text(text)
+    (tmp_path / "silent.yaml").write_text(
+        "name: silent\ndataset: items.jsonl\nprompt_template: '{{question}}'\ntarget: '{{answer}}'\n"
+        "metric_list: ['silent.py:metric']\n"
+        "models: [{name: recorded, type: replay, config: {field: said}}]\n"
+    )
+    before = sys.stdout
+    ran = evaluate(tmp_path / "silent.yaml", "--dry-run")
+    assert "silent" in ran.out
+    ran = evaluate(tmp_path / "silent.yaml")
+    assert "1.0000" in ran.out
+    assert sys.stdout is before
+
+
 def test_an_exit_of_a_library_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
     app = new_app()
 
