@@ -9,9 +9,9 @@ code has written itself is no source of it.
 Bytecode of users' files is not read (``_Unread``): Python knows it by the time in seconds and the size of its
 source, so that an edit may leave the code of before under the key of the new one.
 
-Not seen: listed folders, environment variables, other processes, readers that are not Python's (Arrow's,
-DuckDB's), and what SQLite attaches to a database. A process that calls users' functions for another one
-sends what it sees (``forward``, ``take``).
+Not seen: listed folders, whether a file is there that is not opened, environment variables, other
+processes, readers that are not Python's (Arrow's, DuckDB's), and what SQLite attaches to a database. A
+process that calls users' functions for another one sends what it sees (``forward``, ``take``).
 """
 
 import inspect
