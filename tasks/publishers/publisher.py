@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from pydantic import AfterValidator, Field
 
 from metrics.config import Strict
-from metrics.errors import ConfigError, NightjarError
+from metrics.errors import ConfigError, NightjarError, named, users_code
 from tasks.benchmarks.config import DEFAULT_PROMPT
 from tasks.models.errors import SHORTEST_KEY, shortened
 from tasks.reduction.facets import facet_text
@@ -218,9 +218,10 @@ class Publisher(Strict, ABC):
     def publish(self, run: FinishedRun) -> Sequence[str]:
         """As ``send``; raises PublishError, which names the destination and what to do, and holds no key."""
         try:
-            return self.sent_in_time(run)
+            with users_code():
+                return self.sent_in_time(run)
         except Exception as error:
-            said = _without_keys(f"{type(error).__name__}: {error}", self.secrets())
+            said = _without_keys(named(error), self.secrets())
             where = _without_keys(self.destination(run), self.secrets())
         raise PublishError(
             f"{where}: {shortened(said)}; {self.remedy()}, then retry this step or run the evaluation again: "

@@ -293,3 +293,9 @@ def test_no_message_holds_the_password_of_an_address_from_the_environment(
         MLflow().publish(FinishedRun(Path(ran.document["output"])))
     assert "http://bob:***@127.0.0.1:9/api" in str(caught.value)
     assert "passw0rd" not in str(caught.value)
+
+
+def test_a_client_that_exits_fails_its_step_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MLflow, "send", lambda *_: sys.exit(0))
+    with pytest.raises(PublishError, match="SystemExit: 0"):
+        MLflow(tracking_uri="http://127.0.0.1:9").publish(FinishedRun(tmp_path))

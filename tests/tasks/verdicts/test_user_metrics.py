@@ -1,3 +1,4 @@
+import sys
 import time
 from collections.abc import Callable
 from datetime import datetime
@@ -234,3 +235,11 @@ def test_evaluation_rows_carry_the_item_the_response_s_metadata_and_the_method(
 
 def test_labels_of_a_method_are_those_it_gave_anywhere(parts: list[Part]) -> None:
     assert method_labels(parts) == {"exact_match": ["exact_match"], "contains": ["contains"]}
+
+
+def test_a_metric_that_exits_is_named(parts: list[Part]) -> None:
+    def spread(evaluation_results: list[dict[str, Any]]) -> None:
+        sys.exit(0)
+
+    with pytest.raises(MetricError, match=r"metric 'spread' .*: SystemExit: 0$"):
+        called(spread, parts)
