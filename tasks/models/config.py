@@ -226,7 +226,9 @@ class ModelConfig(Strict):
         default_factory=SampleParams, description="over the global sample_params"
     )
     tokenizer: str | None = Field(
-        None, description="folder or name of a tokenizer; bytes for byte-level models"
+        None,
+        description="folder of a tokenizer, relative to the config's, or a hub's name; bytes for byte-level "
+        "models",
     )
     max_length: int | None = Field(None, ge=2, description="tokens the model takes in")
     reasoning: ReasoningConfig = Field(

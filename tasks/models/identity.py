@@ -8,6 +8,7 @@ the forecast use them; what stands here decides what is asked again.
 import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -43,14 +44,14 @@ class RequestExpansion:
 
     identity: str
     params: SampleParams
-    version: Callable[[RequestKind], int] = lambda _: 1
-    """Of what encodes requests of a kind; the first one is in no key."""
+    encoding: Callable[[RequestKind], dict[str, Any]] = lambda _: {}
+    """What decides how requests of a kind are written (see ``Provider.encoding``)."""
 
     @classmethod
     def of(cls, model: ModelConfig, params: SampleParams, base_dir: Path = Path()) -> "RequestExpansion":
         """The expansion for a model and its merged sampling parameters."""
         provider = provider_of(model, base_dir)
-        return cls(digest(provider.identity()), params, provider.version)
+        return cls(digest(provider.identity()), params, cache(provider.encoding))
 
     def rows(self, batch: pa.RecordBatch) -> Iterator[list[Request]]:
         """The requests of each row, in order: samples of a generation; continuations, then the
@@ -80,12 +81,11 @@ class RequestExpansion:
 
     def _said(self, kind: RequestKind) -> dict[str, Any]:
         """What all requests of a kind say alike."""
-        version = self.version(kind)
-        encoder = {"encoder": version} if version > 1 else {}
+        encoding = self.encoding(kind)
         if kind != "generate":
-            return encoder
+            return encoding
         together = {"together": True} if (self.params.n or 1) > 1 else {}
-        return {"sampling": {**self.params.sent(), **together}, **encoder}
+        return {"sampling": {**self.params.sent(), **together}, **encoding}
 
     def _sample(self, said: dict[str, Any], prompt: str, chat: bool, index: int) -> Request:
         seed = None if self.params.seed is None else self.params.seed + index

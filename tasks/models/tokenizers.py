@@ -6,14 +6,16 @@ libraries are imported when a tokenizer is loaded.
 
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 import orjson
 
 from metrics.errors import ConfigError
+from tasks.serving.weights import WEIGHTS, deciding_files, hub_revision, kept_digest
+from tasks.store.keys import digest
 
 NAMING: Final = ("tokenizer_config.json", "special_tokens_map.json")
 _END: Final = "<|endoftext|>"
@@ -143,28 +145,80 @@ class PretrainedTokenizer:
         return str(self._tokenizer.decode(list(ids)))
 
 
-@lru_cache(maxsize=8)
-def load_tokenizer(name: str) -> Tokenizer:
-    """The tokenizer in a folder or file, or of a model hub's name; raises ConfigError saying what to
-    install or give.
+_KEPT: Final = 8
+_loaded: dict[str, tuple[str | None, Tokenizer]] = {}
+"""The tokenizers that were loaded last, each with its content, by their places."""
+_lock = threading.Lock()
+
+
+def tokenizer_content(name: str, base_dir: Path) -> str | None:
+    """What of a tokenizer decides token ids, for keys: a digest of its files, or a hub's commit. None where
+    its name says it, or nothing on this machine does. Raises ConfigError for files that can't be read.
+    """
+    if name == BYTES:
+        return None
+    place = _place(name, base_dir)
+    if place.exists():
+        files = sorted(file for file in _files(place) if file.is_file())
+        return digest([[file.name, kept_digest(file)] for file in files])
+    with suppress(ConfigError):
+        return hub_revision(name)[1]
+    return None
+
+
+def load_tokenizer(name: str, base_dir: Path = Path()) -> Tokenizer:
+    """The tokenizer in a folder or file, relative to ``base_dir``, or of a model hub's name; raises
+    ConfigError saying what to install or give.
 
     The prefix token is BOS, else EOS, as lm-evaluation-harness takes it.
     """
     if name == BYTES:
         return ByteTokenizer()
-    path = Path(name)
-    file = path / "tokenizer.json" if path.is_dir() else path
+    place, content = _place(name, base_dir), tokenizer_content(name, base_dir)
+    with _lock:
+        known = _loaded.get(str(place))
+    if known is not None and content in (known[0], None):  # None: the folder was removed since
+        return known[1]
+    tokenizer = _load(name, place, content)
+    with _lock:
+        _loaded.pop(str(place), None)
+        _loaded[str(place)] = content, tokenizer
+        while len(_loaded) > _KEPT:
+            del _loaded[next(iter(_loaded))]
+    return tokenizer
+
+
+def _place(name: str, base_dir: Path) -> Path:
+    """Where the tokenizer is, unless it is a hub's."""
+    return (base_dir / Path(name).expanduser()).absolute()
+
+
+def _files(place: Path) -> list[Path]:
+    """The files that a tokenizer is made of, some of which may not be there."""
+    file = place / "tokenizer.json" if place.is_dir() else place
+    if file.is_file():
+        return [file, *(file.parent / name for name in (*NAMING, "config.json"))]
+    return [file for file in deciding_files(place) if file.suffix not in WEIGHTS]
+
+
+def _load(name: str, place: Path, content: str | None) -> Tokenizer:
+    file = place / "tokenizer.json" if place.is_dir() else place
     if file.is_file() and file.suffix == ".json":
         return _from_file(file)
     try:
         from transformers import AutoTokenizer
     except ImportError as error:
         raise ConfigError(
-            f"tokenizer {name!r} is no folder with a tokenizer.json; give one, or install transformers "
-            "to load it by name"
+            f"tokenizer {name!r} is no folder with a tokenizer.json at {place}; give one, or install "
+            "transformers to load it by name"
         ) from error
+    hub, _, revision = name.partition("@")
+    revision = content or revision  # no other than the one that keys hold
     try:
-        return PretrainedTokenizer(AutoTokenizer.from_pretrained(name))
+        if place.exists():
+            return PretrainedTokenizer(AutoTokenizer.from_pretrained(str(place)))
+        chosen = {"revision": revision} if revision else {}
+        return PretrainedTokenizer(AutoTokenizer.from_pretrained(hub, **chosen))
     except Exception as error:
         raise ConfigError(f"tokenizer {name!r} can't be loaded: {error}") from error
 

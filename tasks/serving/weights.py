@@ -179,7 +179,7 @@ def _digests(place: Path) -> dict[str, str]:
     with suppress(OSError):
         for file in list(deciding_files(place)):
             with suppress(ConfigError):
-                found[str(file)] = _kept_digest(file)
+                found[str(file)] = kept_digest(file)
     return found
 
 
@@ -211,7 +211,7 @@ def weights_digest(place: Path) -> str:
         raise ConfigError(said)
     files = sorted(deciding_files(place))
     with ThreadPoolExecutor(_READERS) as pool:
-        digests = list(pool.map(_kept_digest, files))
+        digests = list(pool.map(kept_digest, files))
     names = [file.suffix if place.is_file() else file.relative_to(place).as_posix() for file in files]
     return digest([list(pair) for pair in zip(names, digests, strict=True)])
 
@@ -316,7 +316,8 @@ def one_file(place: Path, suffix: str) -> Path:
     raise ConfigError(f"{place}: expected one {suffix} file, found {len(found)}; name the file itself")
 
 
-def _kept_digest(file: Path) -> str:
+def kept_digest(file: Path) -> str:
+    """SHA-256 of a file, read once for its path, size, time and inode. Raises ConfigError."""
     try:
         known = file.stat()
     except OSError as error:

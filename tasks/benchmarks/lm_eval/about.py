@@ -49,7 +49,7 @@ def about_run(
         "transformers_version": _version("transformers") or "N/A",
         "lm_eval_version": f"{FORM} (nightjar {_version('nightjar')})",
         "upper_git_hash": _commit(Path.cwd().parent),
-        **_about_tokenizer(entry),
+        **_about_tokenizer(entry, Path(configs[0]["base_dir"])),
         "model_source": command.source if command is not None else _source(entry),
         "model_name": model,
         "model_name_sanitized": folder_name(model),
@@ -71,11 +71,11 @@ def _source(entry: Mapping[str, Any]) -> str:
     return "local-completions" if completions else "local-chat-completions"
 
 
-def _about_tokenizer(entry: Mapping[str, Any]) -> Section:
+def _about_tokenizer(entry: Mapping[str, Any], base_dir: Path) -> Section:
     """Its special tokens, each with its number, and what the model takes in; nothing where none is known."""
     if entry.get("tokenizer") is None:
         return {}
-    folder = Path(str(entry["tokenizer"])).expanduser()
+    folder = base_dir / Path(str(entry["tokenizer"])).expanduser()
     settings, numbers = _read(folder / "tokenizer_config.json"), _numbers(folder / "tokenizer.json")
 
     def token(kind: str) -> list[Any]:

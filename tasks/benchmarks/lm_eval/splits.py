@@ -270,7 +270,10 @@ class DefinitionDataset:
 
     def _from_function(self, name: FunctionName) -> Mapping[str, Any]:
         own = {**(self._config.get("metadata") or {}), **self.options}
-        arguments = {**({"tokenizer": self._tokenizer} if self._tokenizer is not None else {}), **own}
+        named = self._tokenizer
+        if named is not None and (place := self._base_dir / Path(named).expanduser()).exists():
+            named = str(place)
+        arguments = {**({} if named is None else {"tokenizer": named}), **own}
         try:
             with stand_ins(), users_code():
                 splits = self._modules.function(name, self._base_dir)(**arguments)

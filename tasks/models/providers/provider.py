@@ -171,6 +171,12 @@ class Provider(ABC, Generic[C]):
         """Of what encodes requests of a kind: from 2 on it is in their keys."""
         return 1
 
+    def encoding(self, kind: RequestKind) -> dict[str, Any]:
+        """What decides how requests of a kind are written beside the config, as a JSON object for their
+        keys."""
+        version = self.version(kind)
+        return {"encoder": version} if version > 1 else {}
+
     def longest_answer(self, sampling: SampleParams) -> int | None:
         """Tokens that an answer has at most; None where nothing says it."""
         return sampling.max_tokens or sampling.max_completion_tokens

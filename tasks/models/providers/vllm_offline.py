@@ -102,6 +102,10 @@ class VllmOffline(InProcess):
     def _known(self) -> KnownWeights | None:
         return self.model.weights or self.known_weights()
 
+    def tokenizer_for(self, _kind: RequestKind) -> str | None:
+        """None: vLLM has that of the weights."""
+        return None
+
     @property
     def _options(self) -> VllmConfig:
         return cast(VllmConfig, self.config)

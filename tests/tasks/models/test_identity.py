@@ -1,5 +1,7 @@
 """What makes two requests the same, and what does not."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -18,14 +20,14 @@ def model(**fields: Any) -> ModelConfig:
     return ModelConfig.model_validate({**BASE, **fields, "config": {**BASE["config"], **config}})
 
 
-def keys(model: ModelConfig, params: SampleParams, **row: Any) -> list[bytes]:
+def keys(model: ModelConfig, params: SampleParams, base_dir: Path = Path(), **row: Any) -> list[bytes]:
     fields = {
         "item_id": "i", "doc_id": 0, "item_digest": "d", "cluster": None, "prompt_template": "t",
         "kind": "generate", "chat": False, "prompts": ["p"], "continuations": [""], "unconditional": [],
         "references_json": "[]", "gold": [], "choices": [], "doc_json": "{}", "first_sample": 0, **row,
     }  # fmt: skip
     batch = pa.RecordBatch.from_pylist([fields], schema=REQUESTS)
-    return [request.key for request in next(RequestExpansion.of(model, params).rows(batch))]
+    return [request.key for request in next(RequestExpansion.of(model, params, base_dir).rows(batch))]
 
 
 MATTERS = [
@@ -147,6 +149,56 @@ def test_text_cannot_move_between_prompt_and_continuation():
     row = {"kind": "loglikelihood", "prompts": ["ab"], "continuations": ["c"]}
     other = {"kind": "loglikelihood", "prompts": ["a"], "continuations": ["bc"]}
     assert keys(model(), SampleParams(), **row) != keys(model(), SampleParams(), **other)
+
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+TOKENIZED = [({"api": "completions"}, {}), ({}, {"kind": "loglikelihood"}), ({}, {"kind": "rolling"})]
+
+
+def write_tokenizer(folder: Path, number: int) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "tokenizer.json").write_text(json.dumps({"model": {"vocab": {"a": number}}}))
+
+
+@pytest.mark.parametrize(("config", "row"), TOKENIZED, ids=str)
+def test_a_tokenizer_counts_by_its_files_where_it_decides_what_is_sent(tmp_path, config, row):
+    def found(folder: str) -> list[bytes]:
+        return keys(model(tokenizer="tok", config=config), SampleParams(), tmp_path / folder, **row)
+
+    for folder, number in (("one", 1), ("same", 1), ("other", 2)):
+        write_tokenizer(tmp_path / folder / "tok", number)
+    first = found("one")
+    assert found("same") == first
+    assert found("other") != first
+    (tmp_path / "one" / "tok" / "tokenizer_config.json").write_text('{"eos_token": "a"}')
+    assert found("one") != first
+
+
+def test_a_chat_is_sent_no_tokens_and_keeps_its_key_whatever_its_tokenizer_holds(tmp_path):
+    write_tokenizer(tmp_path / "tok", 1)
+    said = model(tokenizer="tok")
+    assert keys(said, SampleParams(), tmp_path) == keys(said, SampleParams())
+
+
+def test_a_hubs_tokenizer_counts_by_its_commit(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    by_name = model(tokenizer="org/t", config={"api": "completions"})
+    unknown = keys(by_name, SampleParams())
+    refs = tmp_path / "models--org--t" / "refs"
+    refs.mkdir(parents=True)
+    (refs / "main").write_text(COMMIT)
+    known = keys(by_name, SampleParams())
+    (refs / "main").write_text(COMMIT[::-1])
+    assert len({*unknown, *known, *keys(by_name, SampleParams())}) == 3
+
+
+def test_keys_of_a_run_hold_the_tokenizer_as_it_was_at_first(tmp_path):
+    write_tokenizer(tmp_path / "tok", 1)
+    said = model(tokenizer="tok", config={"api": "completions"})
+    expansion = RequestExpansion.of(said, SampleParams(), tmp_path)
+    before = expansion.encoding("generate")
+    write_tokenizer(tmp_path / "tok", 22)
+    assert expansion.encoding("generate") == before
 
 
 def test_an_explicit_identity_stands_for_the_address():

@@ -100,6 +100,21 @@ class OpenAI(AskedProvider[EndpointConfig]):
         """Not by completions, which continue one text."""
         return self.config.api == "chat"
 
+    def tokenizer_for(self, kind: RequestKind) -> str | None:
+        """The tokenizer that decides what is sent for a kind of request; None where there is none."""
+        if self.endpoint.files is not None or (kind == "generate" and self.takes_chats):
+            return None
+        own = None if kind == "generate" else self.tokenizer_name
+        return own or self.model.tokenizer
+
+    def encoding(self, kind: RequestKind) -> dict[str, Any]:
+        """With the tokenizer's content, where it decides what is sent."""
+        from tasks.models.tokenizers import tokenizer_content
+
+        name = self.tokenizer_for(kind)
+        content = None if name is None else tokenizer_content(name, self.base_dir)
+        return super().encoding(kind) | ({} if content is None else {"tokenizer": content})
+
     @property
     def endpoint(self) -> EndpointConfig:
         """The config of the endpoint that is asked."""
@@ -130,8 +145,9 @@ class OpenAI(AskedProvider[EndpointConfig]):
             return codec  # nothing answers there
         if isinstance(codec, Likelihood):
             return await self._with_mode(codec, transport, served)
-        if isinstance(codec, Completions) and self.model.tokenizer is not None:
-            codec = await self._with_tokens(codec, self.model.tokenizer, transport, served)
+        name = self.tokenizer_for("generate")
+        if isinstance(codec, Completions) and name is not None:
+            codec = await self._with_tokens(codec, name, transport, served)
         assert isinstance(codec, Generation)
         codec.refused = refused_by(served.base_url, served.model).names
         await self._limit_stops(codec, transport, served)
@@ -169,7 +185,7 @@ class OpenAI(AskedProvider[EndpointConfig]):
         from tasks.models.served import room_of
         from tasks.models.tokenizers import load_tokenizer
 
-        room, tokenizer = room_of(self.model, codec.params), load_tokenizer(name)
+        room, tokenizer = room_of(self.model, codec.params), load_tokenizer(name, self.base_dir)
         ids = await takes_ids(transport, served.base_url, served.model, tokenizer)
         return codec.with_prompts(TokenPrompts(tokenizer, room, ids))
 
@@ -200,8 +216,9 @@ class OpenAI(AskedProvider[EndpointConfig]):
         from tasks.models.served import scores_exactly
         from tasks.models.tokenizers import load_tokenizer
 
-        name = self.tokenizer_name or self.model.tokenizer
-        codec = replace(codec, tokenizer=None if name is None else load_tokenizer(name))
+        name = self.tokenizer_for("loglikelihood")
+        tokenizer = None if name is None else load_tokenizer(name, self.base_dir)
+        codec = replace(codec, tokenizer=tokenizer)
         if scores_exactly(self.model) and self.model.tokenizer is not None:  # then a probe would say the same
             return replace(codec, mode=EchoMode(0, "echo", ids=True))
         mode = await find_mode(transport, served.base_url, lambda mode: replace(codec, mode=mode))
@@ -224,7 +241,11 @@ class OpenAI(AskedProvider[EndpointConfig]):
         return self.batches if folder is None else FileBatches(named_path(self.base_dir, folder), model)
 
     def probe(self, kind: RequestKind, secret: Secret | None) -> ServedIdentity:
-        """Nothing is asked where a person runs the batch."""
+        """Nothing is asked where a person runs the batch, nor where there is no such tokenizer."""
+        if (name := self.tokenizer_for(kind)) is not None:
+            from tasks.models.tokenizers import load_tokenizer
+
+            load_tokenizer(name, self.base_dir)
         if self.endpoint.files is None:
             return super().probe(kind, secret)
         self.version(kind)

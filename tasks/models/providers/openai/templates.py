@@ -55,7 +55,7 @@ def settled(provider: Endpoint, secret: Secret | None, ask: bool) -> ModelConfig
     """The model with ``reasoning.opened`` decided where its template opens the thought; not ``ask``: only by
     what is known on this machine."""
     model = provider.model
-    found = _of_tokenizer(model) or _remembered(provider)
+    found = _of_tokenizer(model, provider.base_dir) or _remembered(provider)
     if found is None and ask and model.server is None:  # one that is served here has no server yet
         found = asyncio.run(_of_server(provider, secret))
     if found is None or not found.opened:
@@ -96,9 +96,9 @@ def rendered(template: str, variables: Mapping[str, Any]) -> str | None:
         return None
 
 
-def _of_tokenizer(model: ModelConfig) -> Found | None:
+def _of_tokenizer(model: ModelConfig, base_dir: Path) -> Found | None:
     """What the chat template in the tokenizer's folder says."""
-    folder = _tokenizer_folder(model)
+    folder = _tokenizer_folder(model, base_dir)
     if folder is None or not folder.is_dir():
         return None
     settings: dict[str, Any] = {}
@@ -120,13 +120,14 @@ def _of_tokenizer(model: ModelConfig) -> Found | None:
     return Found(opens(prompt, marks_of(model.reasoning.marks)), f"the template in {folder}")
 
 
-def _tokenizer_folder(model: ModelConfig) -> Path | None:
+def _tokenizer_folder(model: ModelConfig, base_dir: Path) -> Path | None:
     """The tokenizer that is named, else that of the weights that are served, or of the adapter over them."""
     if model.tokenizer is not None or model.path is None:
-        return Path(model.tokenizer) if model.tokenizer is not None else None
+        named = model.tokenizer
+        return None if named is None else base_dir / Path(named).expanduser()
     with suppress(ConfigError):  # a step that needs the weights says what is wrong with them
-        weights = weights_of(model.path, model.peft, Path())
-        return weights.tokenizer or Path(weights.path)
+        weights = weights_of(model.path, model.peft, base_dir)
+        return weights.tokenizer or base_dir / Path(weights.path).expanduser()
     return None
 
 
