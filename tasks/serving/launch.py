@@ -237,23 +237,29 @@ def installed_version(name: str, python: str, *, adapter: bool = False) -> str:
     packages = (*preset.packages, *(preset.adapter.packages if adapter and preset.adapter else ()))
     if not preset.packages:
         program = shutil.which(preset.command[0])
-        version = _first_line([program, "--version"]) if program is not None else ""
+        version = _version_in(_printed([program, "--version"])) if program is not None else ""
         return ", ".join(filter(None, (preset.version, version)))
     code = "import sys; from importlib.metadata import version as v; print(*(v(n) for n in sys.argv[1:]))"
-    found = _first_line([python, "-c", code, *packages]).split()
+    found = _printed([python, "-c", code, *packages])[0].partition("\n")[0].split()
     if len(found) != len(packages):
         return ""
     versions = [f"{name} {version}" for name, version in zip(packages, found, strict=True)]
     return ", ".join([preset.version, *versions] if preset.version else versions)
 
 
-def _first_line(command: list[str]) -> str:
+def _printed(command: list[str]) -> tuple[str, str]:
+    """What a command prints on stdout and on stderr; nothing where it fails."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.SubprocessError):
-        return ""
-    said = (done.stdout or done.stderr).strip().splitlines()
-    return said[0] if done.returncode == 0 and said else ""
+        return "", ""
+    return (done.stdout.strip(), done.stderr.strip()) if done.returncode == 0 else ("", "")
+
+
+def _version_in(printed: tuple[str, str]) -> str:
+    """The line that says the version, else all of it: builds for GPUs print what they found before it."""
+    lines = [line for text in printed for line in text.splitlines()]
+    return next((line for line in lines if line.startswith("version")), "\n".join(lines))
 
 
 def check_launch(launch: Launch) -> None:

@@ -11,7 +11,7 @@ import pytest
 from metrics.errors import ConfigError
 from tasks.serving import weights as module
 from tasks.serving.config import CheckpointsConfig, ServeConfig
-from tasks.serving.launch import server_identity
+from tasks.serving.launch import installed_version, server_identity
 from tasks.serving.weights import known_weights, one_file, weights_digest, weights_identity
 
 
@@ -255,3 +255,26 @@ def test_what_is_loaded_may_be_removed_and_not_overwritten(tmp_path: Path) -> No
     assert known.overwritten() is None
     link.unlink()
     assert "are not there as they were" in str(known.replaced())
+
+
+CUDA_BUILD = "ggml_cuda_init: GGML_CUDA_FORCE_MMQ:    no\nggml_cuda_init: found 1 CUDA devices:"
+
+
+def version_of(program: Path, out: str, err: str = "") -> str:
+    program.write_text(f"#!/bin/sh\nprintf '{out}'\nprintf '{err}' >&2\n")
+    program.chmod(0o755)
+    installed_version.cache_clear()
+    return str(server_identity(ServeConfig(preset="llama.cpp"))["version"])
+
+
+def test_the_version_of_a_program_is_told_apart_from_what_it_prints_besides(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    program = tmp_path / "llama-server"
+    told = "version: 4589 (eb7cf15a)"
+    assert version_of(program, "", f"{told}\\nbuilt with cc") == told
+    assert version_of(program, "", f"{CUDA_BUILD}\\n{told}\\nbuilt with cc") == told
+    assert version_of(program, "load_backend: loaded CUDA backend\\n", f"{told}\\n") == told
+    assert version_of(program, "server 1\\n", "of 2026\\n") == "server 1\nof 2026"
+    installed_version.cache_clear()
