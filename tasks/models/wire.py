@@ -50,6 +50,7 @@ class ModelListing:
 class EventLines:
     """The data of a stream's events. A line ends in LF, CR LF or CR, and the lines of an event are joined, as
     server-sent events have it; where a line is whole by itself, the server has left out what ends an event.
+    An event named ``error``, and llama.cpp's lines ``error: …``, become objects with the key ``error``.
     """
 
     media_type: ClassVar[str] = "text/event-stream"
@@ -59,6 +60,8 @@ class EventLines:
         """What came of the line that has not ended."""
         self._event: list[bytes] = []
         """Lines of data of the event that has not ended."""
+        self._is_error = False
+        """Whether that event is named so."""
         self._ended_in_cr = False
 
     def add(self, piece: bytes) -> Iterator[bytes]:
@@ -83,9 +86,25 @@ class EventLines:
         self._open = []
         if line.startswith(b"data:"):
             self._event.append(line[5:].strip())
+        elif line.startswith(b"error:"):
+            yield _as_error(line[6:].strip())
+        elif line.startswith(b"event:"):
+            self._is_error |= line[6:].strip() == b"error"
         elif not line:
             lines, self._event = self._event, []
-            yield from lines if len(lines) < 2 or _is_whole(lines[0]) else [b"\n".join(lines)]
+            is_error, self._is_error = self._is_error, False
+            whole = lines if len(lines) < 2 or _is_whole(lines[0]) else [b"\n".join(lines)]
+            yield from map(_as_error, whole) if is_error else whole
+
+
+def _as_error(data: bytes) -> bytes:
+    """The data of an event that is an error, said so in the data."""
+    try:
+        told = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        told = data.decode("utf-8", "replace")
+    is_told = data == b"[DONE]" or (isinstance(told, dict) and told.get("error"))
+    return data if is_told else orjson.dumps({"error": told or "no message"})
 
 
 def _is_whole(data: bytes) -> bool:

@@ -190,15 +190,12 @@ def test_what_a_stream_says_beside_its_choices_is_no_error(event: dict[str, Any]
     assert answer.body()["choices"][0]["message"]["content"] == "one"
 
 
-@pytest.mark.parametrize("client", ["http", "openai"])
-@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"], ids=["LF", "CRLF", "CR"])
-def test_both_clients_read_streams_with_any_line_ends(client: Any, end: str, script: Any) -> None:
+def streamed(client: Any, script: Any, body: str, kind: str = "text/event-stream") -> Any:
     from tasks.models.config import ModelConfig
     from tasks.models.providers.provider import ServedModel, provider_of
     from tasks.models.records import Call
 
-    body = f": hello{end}{end}" + "".join(f"data: {event.decode()}{end}{end}" for event in EVENTS)
-    address = script(lambda asked: (200, {"Content-Type": "text/event-stream"}, body.encode()))
+    address = script(lambda asked: (200, {"Content-Type": kind}, body.encode()))
     config = EndpointConfig(base_url=address, client=client, stream=True)
     provider = provider_of(ModelConfig(name="m", config=config))
 
@@ -210,5 +207,40 @@ def test_both_clients_read_streams_with_any_line_ends(client: Any, end: str, scr
         finally:
             await transport.close()
 
-    reply = asyncio.run(asked())
-    assert reply.body["choices"][0]["message"]["content"] == "one", json.dumps(reply.body)
+    return asyncio.run(asked()).body["choices"][0]["message"]["content"]
+
+
+@pytest.mark.parametrize("client", ["http", "openai"])
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"], ids=["LF", "CRLF", "CR"])
+def test_both_clients_read_streams_with_any_line_ends(client: Any, end: str, script: Any) -> None:
+    body = f": hello{end}{end}" + "".join(f"data: {event.decode()}{end}{end}" for event in EVENTS)
+    assert streamed(client, script, body) == "one"
+
+
+EXCEEDED = '{"code":500,"message":"Context size has been exceeded.","type":"server_error"}'
+
+
+@pytest.mark.parametrize("client", ["http", "openai"])
+@pytest.mark.parametrize(
+    "fault",
+    [
+        f"error: {EXCEEDED}",
+        f"error: {EXCEEDED}\n",
+        "error: Context size has been exceeded.\n",
+        f'event: error\ndata: {{"error": {EXCEEDED}}}\n',
+        'event: error\ndata: {"message": "Context size has been exceeded.", "type": "server_error"}\n',
+        "event: error\ndata: Context size has been exceeded.\n",
+    ],
+)
+def test_a_stream_that_an_error_breaks_off_is_no_answer_whatever_ends_it(
+    client: Any, fault: str, script: Any
+) -> None:
+    body = f"data: {EVENTS[0].decode()}\n\n{fault}\ndata: [DONE]\n\n"
+    with pytest.raises(ServerFault, match="Context size has been exceeded"):
+        streamed(client, script, body)
+
+
+def test_the_name_of_an_error_is_of_its_own_event_alone() -> None:
+    lines = EventLines()
+    found = [*lines.add(b'event: error\n\nevent: message\ndata: {"a": 1}\n\n'), *lines.rest()]
+    assert found == [b'{"a": 1}']
