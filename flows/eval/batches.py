@@ -133,6 +133,8 @@ class RunBatches:
             return
         found = entry.asked.waiting
         if not found.open and found.expired and time.time() < found.until and entry.rounds < ROUNDS:
+            if found.said:
+                _tell(entry.step.setup.model.name, found)
             entry.rounds += 1
             entry.known = self._submit(send_batches, entry.step, entry.requests, since=found.since)
             self._learn(entry)

@@ -110,7 +110,11 @@ class AccessDenied(EndpointError):
 
 
 class NotServed(EndpointError):
-    """The endpoint does not know this path or this model."""
+    """The endpoint does not know this path or this model; ``absent``: it says that nothing is there."""
+
+    def __init__(self, message: str, absent: bool = False) -> None:
+        super().__init__(message)
+        self.absent = absent
 
 
 class EndpointDead(EndpointError):

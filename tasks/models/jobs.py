@@ -183,7 +183,7 @@ class Batches:
             left = (group for group in groups(set(missing)) if batch_id(group) not in asked)
             if len(wanted) > len(asked.keys() & wanted):
                 jobs += [job async for job in exchange.sent(left, since)]
-        waiting = self._waiting(jobs)
+        waiting = self._waiting(jobs, said=exchange.said)
         return replace(waiting, left_out=exchange.left_out or waiting.left_out)
 
     async def look(self, names: Sequence[str]) -> Waiting:
@@ -370,10 +370,13 @@ class Exchange:
             return job, 0
         try:
             status = await form.look(self.http, job.id)
-            if status.state == "ended":
-                return await self._fetched(job, status), status.done
-        except NotServed:  # nobody knows it any more: all of it is asked again
+        except NotServed as error:
+            if not error.absent:
+                raise
+            self.said = f"the batch {job.id} is not known any more ({error}): all of it is asked again"
             return records.keep(job.given_up()), job.count
+        if status.state == "ended":
+            return await self._fetched(job, status), status.done
         if status.state == "failed":
             records.remove(job)
             raise ModelError(
@@ -396,7 +399,8 @@ class Exchange:
     async def _fetched(self, job: Job, status: JobStatus) -> Job:
         """Keeps the rows of a job that has ended, the first for each request; of another's job nothing.
 
-        Raises MalformedBody where some can't be read, unless that was tried before and others can.
+        Raises MalformedBody where some can't be read, unless that was tried before and others can, and
+        ModelError where they are refused: they are paid for, and the next run looks for them again.
         """
         records, ours, seen, asked = self.batches.records, frozenset(job.ids), set[str](), list[str]()
         unread = list[MalformedBody]()
@@ -430,6 +434,12 @@ class Exchange:
             found = None if late else await self.found(other)
             # Where there is none, it was never made, and all of it is asked again.
             return records.keep(found or other.given_up())
+        except (AccessDenied, NotServed, PermanentError) as error:
+            raise ModelError(
+                f"model {self.batches.provider.model.name!r}: the results of the batch {job.id} are refused "
+                f"({error}); run again once they are given, or leave config.batch out to ask by single "
+                "requests"
+            ) from error
         return records.keep(replace(job, ids=tuple(asked), fetched=True))
 
 

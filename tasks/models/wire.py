@@ -348,10 +348,10 @@ def status_error(status: int, content: bytes, headers: Mapping[str, str]) -> Req
     if 200 <= status < 300:
         return MalformedBody(f"HTTP {status}: no answer comes with this status")
     if 300 <= status < 400:
-        target = headers.get("Location", "nowhere")
+        target = headers.get("Location", "nowhere").partition("?")[0]  # a query may be a key
         return NotServed(f"HTTP {status}: redirected to {target}; name that address as base_url")
     if status in (404, 405):
-        return NotServed(text)
+        return NotServed(text, absent=status == 404)
     if status == 408:
         return RequestTimeout(text, retry_after(headers))
     if status in (503, 529):

@@ -57,7 +57,7 @@ class FileBatches(BatchForm):
         """It has ended when each request has a row. Raises NotServed where its files are gone."""
         asked, done = self._requests(id), self._results(id)
         if not asked.exists():
-            raise NotServed(f"{asked} is gone")
+            raise NotServed(f"{asked} is gone", absent=True)
         count = _lines(done) if done.exists() else 0
         return JobStatus("ended" if count >= _lines(asked) else "running", count)
 

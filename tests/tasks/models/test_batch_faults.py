@@ -112,6 +112,60 @@ def test_results_of_which_nothing_can_be_read_are_waited_for(kind: str, started:
     assert (len(server.jobs), server.single) == (1, [])
 
 
+REFUSED = [(302, {"Location": "https://storage.test/x?signature=s"}), (405, {}), (404, {})]
+
+
+@pytest.mark.parametrize(("status", "headers"), REFUSED)
+@pytest.mark.parametrize("kind", KINDS)
+def test_results_that_are_elsewhere_or_refused_end_the_run_and_nothing_is_sent_again(
+    kind: str, status: int, headers: dict[str, str], started: Any, bench: Any
+):
+    server, url = started(kind)
+    answer = server.answer
+
+    def answered(asked: Any) -> Any:
+        return (status, headers, b"") if RESULTS[kind] in asked.path else answer(asked)
+
+    server.answer = answered
+    asked = model(kind, url, {"wait": "24h"})
+    with pytest.raises(ModelError, match=f"results of the batch .*HTTP {status}") as failed:
+        by_batch(bench, asked, rows(5))
+    assert ("redirected to https://storage.test/x" in str(failed.value)) is (status == 302)
+    assert "signature" not in str(failed.value)
+    assert len(kept(bench)) == 1
+    server.answer = answer
+    assert by_batch(bench, asked, rows(5)).tally.batched == 5
+    assert (len(server.jobs), server.single) == (1, [])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_job_that_nobody_knows_any_more_is_told_and_asked_again(kind: str, started: Any, bench: Any):
+    server, url = started(kind)
+    asked = model(kind, url, {"wait": "24h"})
+    found = send_jobs(asked, rows(5), bench.answers, bench.options())
+    answer = server.answer
+    server.answer = lambda asked: (404, {}, {"error": {"message": "no such batch"}})
+    found = look_at_jobs(asked, found.names, bench.answers, bench.options())
+    server.answer = answer
+    assert (found.open, found.expired) == (0, 5)
+    assert "is not known any more" in str(found.said)
+    assert "no such batch" in str(found.said)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_look_that_is_refused_gives_no_job_up(kind: str, started: Any, bench: Any):
+    server, url = started(kind)
+    asked = model(kind, url, {"wait": "24h"})
+    found = send_jobs(asked, rows(5), bench.answers, bench.options())
+    answer = server.answer
+    server.answer = lambda asked: (405, {}, {"error": {"message": "not now"}})
+    with pytest.raises(ModelError, match="HTTP 405"):
+        look_at_jobs(asked, found.names, bench.answers, bench.options())
+    server.answer = answer
+    assert by_batch(bench, asked, rows(5)).tally.batched == 5
+    assert len(server.jobs) == 1
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_after_a_full_disk_the_next_run_takes_the_rows_and_asks_nothing_twice(
     kind: str, started: Any, bench: Any, monkeypatch: pytest.MonkeyPatch
