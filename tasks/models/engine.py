@@ -83,15 +83,14 @@ class RetryPolicy:
     def wait(self, attempts: int, spent: float, error: TransientError, draw: random.Random) -> float | None:
         """Seconds until the next attempt after ``attempts`` of them; None: there is none.
 
-        ``Retry-After`` is waited for in full and never shortened; without it the wait doubles from attempt to
-        attempt, between a half and the whole of it drawn at random.
+        The wait doubles from attempt to attempt, between a half and the whole of it drawn at random.
+        ``Retry-After`` is waited for in full where it is longer: a server that says 0, or whose clock is
+        behind, would be asked all times at once.
         """
         if attempts > self.max_retries:
             return None
-        if error.retry_after is not None:
-            seconds = error.retry_after
-        else:
-            seconds = min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** min(attempts, 16)) * draw.uniform(0.5, 1.0)
+        own = min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** min(attempts, 16)) * draw.uniform(0.5, 1.0)
+        seconds = max(own, error.retry_after or 0.0)
         return seconds if spent + seconds < self.deadline else None
 
 
@@ -400,9 +399,9 @@ class Engine:
         if (hopeless and limiter.failures >= DEAD_FAILURES) or self._believed_dead:
             limiter.dead_until = time.monotonic() + DEAD_SECONDS
             seconds = time.monotonic() - start
+            said = "takes no request" if isinstance(error, RateLimited) else "answers nothing"
             raise EndpointDead(
-                f"the endpoint answers nothing: {error} "
-                f"(after {attempts.count} attempts over {seconds:.0f} s)"
+                f"the endpoint {said}: {error} (after {attempts.count} attempts over {seconds:.0f} s)"
             ) from error
 
 

@@ -152,6 +152,12 @@ def test_a_dead_endpoint_is_given_up_without_asking_everything(bench, served, en
     assert outcome.tally.failed == 2_000
 
 
+def test_an_endpoint_that_answers_429_alone_is_not_said_to_answer_nothing(bench, served, endpoint, problems):
+    serving = served(Faults(error_429=1.0, retry_after=0.01))
+    outcome = bench.ask(endpoint(serving, max_retries=1, max_concurrency=16), problems(50))
+    assert "the endpoint takes no request: HTTP 429" in outcome.rows[-1]["error"]
+
+
 def test_failures_without_retries_do_not_condemn_an_endpoint_that_answers(bench, served, endpoint, problems):
     for seed in range(5):
         serving = served(Faults(error_500=0.1, seed=seed), latency=0.01)

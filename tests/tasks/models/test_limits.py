@@ -168,6 +168,15 @@ def test_retry_after_is_neither_shortened_nor_allowed_past_the_deadline():
     assert POLICY.wait(1, 85, RateLimited("x", 20), draw) is None
 
 
+@pytest.mark.parametrize("told", [0.0, 0.006])
+def test_a_server_that_asks_for_no_wait_is_tried_over_as_long_a_time_as_one_that_says_nothing(told):
+    said, silent = (
+        [POLICY.wait(attempt, 0, RateLimited("x", after), random.Random(1)) for attempt in (1, 2, 3, 4)]
+        for after in (told, None)
+    )
+    assert said == silent
+
+
 @pytest.mark.parametrize(
     ("headers", "seconds"),
     [

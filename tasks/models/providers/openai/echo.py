@@ -336,7 +336,7 @@ async def _sent(transport: Transport, call: Call) -> Reply:
         except RequestTimeout:
             raise
         except TransientError as error:
-            await asyncio.sleep(PAUSE if error.retry_after is None else error.retry_after)
+            await asyncio.sleep(max(PAUSE, error.retry_after or 0.0))
     return await transport.send(call, timeout=PROBE_SECONDS)
 
 
