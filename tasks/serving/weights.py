@@ -235,9 +235,10 @@ def unfinished(place: Path) -> str | None:
         weights = deciding if place.is_file() else [file for file in deciding if file.suffix in WEIGHTS]
         if not weights:
             return f"{place} holds no weights: expected files such as *.safetensors or *.gguf"
-        indexed = {part for index in place.glob("*.index.json") for part in _parts(index)}
+        there = {file.name for file in weights}
+        indexed = _indexed(place, there)
         named = indexed or {part for file in weights for part in _numbered(file.name)}
-        lacking = sorted(named - {file.name for file in weights})
+        lacking = sorted(named - there)
         cut = sorted(file.name for file in weights if _is_cut(file))
     except OSError as error:  # it is being removed
         return f"{place}: can't be read: {error.strerror or error}"
@@ -248,6 +249,15 @@ def unfinished(place: Path) -> str | None:
         )
         return f"{place} lacks {lacking[0]}{said}"
     return f"{place}: {cut[0]} ends before its weights do" if cut else None
+
+
+def _indexed(place: Path, there: set[str]) -> set[str]:
+    """The files that the fullest index names; none where no index is of a form that is there. A hub's model
+    has weights in several forms, of which one is downloaded, with the indexes of all."""
+    forms = {Path(name).suffix for name in there}
+    indexes = [_parts(index) for index in sorted(place.glob("*.index.json"))]
+    counting = [parts for parts in indexes if any(Path(part).suffix in forms for part in parts)]
+    return max(counting, key=lambda parts: len(parts & there) / len(parts), default=set())
 
 
 def _parts(index: Path) -> set[str]:

@@ -153,6 +153,42 @@ def test_an_index_stands_above_what_names_of_parts_say(folder: Path) -> None:
     assert module.unfinished(folder) is None
 
 
+def write_index(folder: Path, name: str, *parts: str) -> None:
+    (folder / f"{name}.index.json").write_text(json.dumps({"weight_map": dict(enumerate(parts))}))
+
+
+OTHERS = ("pytorch_model-00001-of-00002.bin", "pytorch_model-00002-of-00002.bin")
+
+
+@pytest.mark.parametrize("names", [["model.safetensors"], ["model-1.safetensors", "model-2.safetensors"]])
+def test_an_index_of_a_form_that_was_not_downloaded_is_no_lack(folder: Path, names: list[str]) -> None:
+    (folder / "model.safetensors").unlink()
+    for name in names:
+        (folder / name).write_bytes(safetensors(10))
+    if len(names) > 1:
+        write_index(folder, "model.safetensors", *names)
+    write_index(folder, "pytorch_model.bin", *OTHERS)
+    assert module.unfinished(folder) is None
+    (folder / OTHERS[0]).write_bytes(b"x")  # a form that is begun spoils no whole one
+    assert (module.unfinished(folder) is None) is (len(names) > 1)
+
+
+def test_of_two_indexes_without_all_their_files_the_fuller_one_is_named(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    parts = [f"model-{part}.safetensors" for part in (1, 2, 3)]
+    write_index(folder, "model.safetensors", *parts)
+    write_index(folder, "pytorch_model.bin", *OTHERS)
+    for name in (*parts[:2], OTHERS[1]):
+        (folder / name).write_bytes(safetensors(10))
+    said = str(module.unfinished(folder))
+    assert "lacks model-3.safetensors, which its index names (1 of 3 files)" in said
+
+
+def test_an_index_that_came_before_its_files_is_a_lack(folder: Path) -> None:
+    write_index(folder, "model.safetensors", "model-1.safetensors")
+    assert "lacks model-1.safetensors" in str(module.unfinished(folder))
+
+
 FIRST, SECOND = "1" * 40, "a2" * 20
 
 
