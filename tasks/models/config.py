@@ -25,6 +25,7 @@ from tasks.models.addresses import answer_to
 from tasks.models.errors import ModelError
 from tasks.models.registry import DEFAULT, PROVIDERS, is_reference
 from tasks.serving.config import CheckpointsConfig, ServeConfig
+from tasks.serving.launch import surroundings_of
 from tasks.serving.weights import KnownWeights
 from tasks.store.durations import Seconds
 
@@ -259,6 +260,7 @@ class ModelConfig(Strict):
     )
 
     _weights: KnownWeights | None = PrivateAttr(None)
+    _surroundings: dict[str, str] | None = PrivateAttr(None)
 
     @field_validator("name")
     @classmethod
@@ -313,13 +315,27 @@ class ModelConfig(Strict):
         return self._weights
 
     def with_weights(self, known: KnownWeights | None) -> Self:
-        """The model of these weights, whatever lies in their place later."""
+        """The model of these weights, whatever lies in their place later, and of the server that would be
+        started now."""
         settled = self.model_copy()
         settled._weights = known
+        settled._surroundings = None if self.server is None else surroundings_of(self.server)
         return settled
 
+    @property
+    def surroundings(self) -> dict[str, str] | None:
+        """What of its server stands outside the config, as it was when the run began; None as for
+        ``weights``."""
+        return self._surroundings
+
     def check_weights(self) -> None:
-        """Raises ModelError where other weights lie in the place of those that answer; they may be gone."""
+        """Raises ModelError where other weights lie in the place of those that answer, which may be gone, or
+        their server may have been started as another one."""
+        if self.server is not None and self._surroundings not in (None, surroundings_of(self.server)):
+            raise ModelError(
+                f"model {self.name!r}: files or variables of its server were changed after the run had "
+                "begun; run it again"
+            )
         if self.weights is not None and (said := self.weights.overwritten()) is not None:
             raise ModelError(f"model {self.name!r}: {said}")
 

@@ -26,14 +26,17 @@ from metrics.errors import ConfigError
 from tasks.serving.config import PRESETS, SERVER_SCRIPT, Preset, ServeConfig
 from tasks.serving.records import MARK, Order, started
 from tasks.serving.weights import (
+    WEIGHTS,
     KnownWeights,
     Weights,
     hub_revision,
+    kept_digest,
     local_path,
     one_file,
     weights_bytes,
     weights_of,
 )
+from tasks.store.keys import digest
 from tasks.store.machine import process_space
 
 _NAME: Final = re.compile(r"\d+|(GPU|MIG)-.+")
@@ -157,10 +160,17 @@ ALLOWED: Final = frozenset(
         "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_RUNTIME_DIR", "DOCKER_HOST", "CC", "CXX",
     )
 )  # fmt: skip
+OPTIONS: Final = ("VLLM_", "SGLANG_", "LLAMA_", "GGML_")
+"""How variables begin that are options of a server, and decide answers as arguments do."""
 ALLOWED_BEGINNINGS: Final = (
-    "LC_", "CUDA_", "NVIDIA_", "NCCL_", "OMP_", "MKL_", "OPENBLAS_", "TORCH", "PYTORCH_", "TRITON_", "VLLM_",
-    "SGLANG_", "LLAMA_", "GGML_", "ROCM_", "HIP_",
+    "LC_", "CUDA_", "NVIDIA_", "NCCL_", "OMP_", "MKL_", "OPENBLAS_", "TORCH", "PYTORCH_", "TRITON_", "ROCM_",
+    "HIP_", *OPTIONS,
 )  # fmt: skip
+_PLACING: Final = re.compile(r"_(HOST|PORT|LOG|LOGGING)(_|$)|_CACHE(_ROOT|_DIR)?$")
+"""Names of options that say where a server listens, logs and keeps its caches."""
+_INTERPRETER: Final = re.compile(r"(python|pypy)[\d.]*")
+_READ: Final = (*WEIGHTS, ".py", ".sh", ".jinja", ".yaml", ".yml", ".toml")
+"""What a server reads; it may write a file of another kind, such as a log."""
 _SECRETS: Final = ("KEY", "TOKEN", "SECRET", "PASSWORD")
 """Words in names of variables that are handed on only where the config names them."""
 INSIDE: Final = "/model"
@@ -207,13 +217,17 @@ class Launch:
         return one_file(found, self.preset.file)
 
 
-def server_identity(serve: ServeConfig, *, adapter: bool = False) -> dict[str, Any]:
+def server_identity(
+    serve: ServeConfig, *, adapter: bool = False, surroundings: Mapping[str, str] | None = None
+) -> dict[str, Any]:
     """What of a server can change answers, for cache keys: preset or command, version, with an ``adapter``
-    that of what puts it over the model, dtype, quantisation and arguments; neither paths, ports nor GPUs."""
+    that of what puts it over the model, dtype, quantisation and arguments, and its ``surroundings``, by
+    default as they are now; neither paths, ports nor GPUs."""
     told = {"dtype": serve.dtype, "quantization": serve.quantization, "container": serve.container}
     named = {name: value for name, value in told.items() if value is not None}
     if serve.args:
         named["args"] = " ".join(serve.args)
+    named |= surroundings_of(serve) if surroundings is None else surroundings
     if not serve.by_name:
         command = " ".join(serve.command or ())
         return {"command": command, **named, **({"version": serve.version} if serve.version else {})}
@@ -222,6 +236,37 @@ def server_identity(serve: ServeConfig, *, adapter: bool = False) -> dict[str, A
     if version is None and serve.container is None:
         version = installed_version(preset.name, interpreter(serve), adapter=adapter)
     return {"preset": preset.name, "version": version or "", **named}
+
+
+def surroundings_of(serve: ServeConfig) -> dict[str, str]:
+    """What decides a server's answers and is not in the config: a digest of the files that its command and
+    arguments name, and one of the variables that are options of it or that ``env`` names. Secrets and what
+    says where it runs are not in them."""
+    contained = serve.container is not None
+    reads_options = not contained and not (serve.by_name and _runs_ours(PRESETS[serve.preset_name]))
+    variables = {
+        name: value
+        for name, value in os.environ.items()
+        if name in serve.env or (reads_options and name.startswith(OPTIONS) and not _PLACING.search(name))
+        if not _is_secret(name)
+    }
+    told = {name: _content(value) or value for name, value in variables.items()}
+    program, *words = (*(serve.command or ("",)), *serve.args)
+    contents = [] if contained else [_content(program, is_program=True), *map(_content, words)]
+    files = [found for found in contents if found is not None]
+    return ({"files": digest(files)} if files else {}) | ({"environment": digest(told)} if told else {})
+
+
+def _content(word: str, is_program: bool = False) -> str | None:
+    """The digest of the file that a word names, where a server reads it. Interpreters, and relative paths,
+    which a server finds nothing at, name none."""
+    path = Path(word.partition("=")[2] if word.startswith("-") else word)
+    is_read = path.suffix in _READ or (is_program and not _INTERPRETER.fullmatch(path.name))
+    return kept_digest(path) if is_read and path.is_absolute() and os.path.isfile(path) else None
+
+
+def _is_secret(name: str) -> bool:
+    return any(word in name for word in _SECRETS)
 
 
 def interpreter(serve: ServeConfig) -> str:
@@ -419,7 +464,7 @@ def _environment(serve: ServeConfig) -> dict[str, str]:
         for name, value in os.environ.items()
         if name in serve.env
         or name in ALLOWED
-        or (name.startswith(ALLOWED_BEGINNINGS) and not any(word in name for word in _SECRETS))
+        or (name.startswith(ALLOWED_BEGINNINGS) and not _is_secret(name))
     }
 
 
@@ -452,4 +497,8 @@ def _contained(launch: Launch, identifier: str, command: list[str]) -> tuple[lis
 
 def preset_runs_ours(launch: Launch) -> bool:
     """Whether the command is our own server, whose file a container has to see."""
-    return launch.preset is not None and "{server}" in launch.preset.command
+    return launch.preset is not None and _runs_ours(launch.preset)
+
+
+def _runs_ours(preset: Preset) -> bool:
+    return "{server}" in preset.command

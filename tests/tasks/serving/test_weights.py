@@ -3,12 +3,16 @@
 import json
 import os
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from metrics.errors import ConfigError
+from tasks.models.config import ModelConfig
+from tasks.models.errors import ModelError
+from tasks.models.identity import model_identity, settled_weights
 from tasks.serving import weights as module
 from tasks.serving.config import CheckpointsConfig, ServeConfig
 from tasks.serving.launch import installed_version, server_identity
@@ -314,3 +318,98 @@ def test_the_version_of_a_program_is_told_apart_from_what_it_prints_besides(
     assert version_of(program, "load_backend: loaded CUDA backend\\n", f"{told}\\n") == told
     assert version_of(program, "server 1\\n", "of 2026\\n") == "server 1\nof 2026"
     installed_version.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("serve", "name"),
+    [
+        ({"preset": "llama.cpp"}, "LLAMA_ARG_CHAT_TEMPLATE"),
+        ({"preset": "llama.cpp"}, "LLAMA_ARG_CACHE_TYPE_K"),
+        ({"preset": "vllm"}, "VLLM_USE_V1"),
+        ({"command": ["serve", "{path}", "{port}"]}, "SGLANG_X"),
+        ({"preset": "transformers", "env": ["CHOICE"]}, "CHOICE"),
+        ({"preset": "vllm", "container": "image", "env": ["CHOICE"]}, "CHOICE"),
+    ],
+)
+def test_variables_that_are_options_of_a_server_are_part_of_its_identity(
+    serve: dict[str, Any], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = ServeConfig(version="1", **serve)
+    found = [server_identity(config)]
+    for value in ("wrong", "chatml"):
+        monkeypatch.setenv(name, value)
+        found.append(server_identity(config))
+    assert len({json.dumps(one) for one in found}) == 3
+    assert "chatml" not in json.dumps(found)
+
+
+@pytest.mark.parametrize(
+    ("serve", "name"),
+    [
+        ({"preset": "vllm"}, "CUDA_VISIBLE_DEVICES"),
+        ({"preset": "vllm"}, "VLLM_HOST_IP"),
+        ({"preset": "vllm"}, "VLLM_CACHE_ROOT"),
+        ({"preset": "vllm"}, "VLLM_LOGGING_LEVEL"),
+        ({"preset": "vllm"}, "VLLM_API_KEY"),
+        ({"preset": "vllm", "env": ["HF_TOKEN"]}, "HF_TOKEN"),
+        ({"preset": "vllm", "container": "image"}, "VLLM_USE_V1"),
+        ({"preset": "transformers"}, "VLLM_USE_V1"),
+    ],
+)
+def test_variables_that_say_where_a_server_runs_or_that_it_does_not_read_are_not(
+    serve: dict[str, Any], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = ServeConfig(version="1", **serve)
+    before = server_identity(config)
+    monkeypatch.setenv(name, "1")
+    assert server_identity(config) == before
+
+
+@pytest.mark.parametrize("where", ["command", "option", "program", "args", "variable"])
+def test_files_that_a_command_names_are_known_by_their_content(
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, python = tmp_path / "server.py", tmp_path / "python3.11"
+    for made in (file, python):
+        made.write_text("one")
+    said: dict[str, Any] = {"preset": "vllm", "version": "1"}
+    if where == "variable":
+        monkeypatch.setenv("VLLM_CHAT_TEMPLATE", str(file))
+    elif where == "args":
+        said["args"] = f"--chat-template {file}"
+    else:
+        file = file.rename(tmp_path / "my-server") if where == "program" else file
+        words = {"command": [str(python), str(file)], "option": [str(python), f"--x={file}"]}
+        said = {"command": [*words.get(where, [str(file)]), "{path}", "--port", "{port}"]}
+    config = ServeConfig(**said)
+    before = server_identity(config)
+    python.write_text("another build")
+    assert server_identity(config) == before
+    file.write_text("other")
+    assert server_identity(config) != before
+    log = tmp_path / "server.log"
+    log.write_text("written by the server")
+    config = ServeConfig(**said | {"args": [str(log), *config.args, f"--log={log}"]})
+    before = server_identity(config)
+    log.write_text("and once more")
+    assert server_identity(config) == before
+    inside = ServeConfig(**said, container="image")
+    before = server_identity(inside)
+    file.write_text("once more")
+    assert server_identity(inside) == before  # another file of that name is there
+
+
+def test_keys_of_a_run_hold_the_servers_files_of_its_beginning_and_no_answer_of_others_is_kept(
+    folder: Path, tmp_path: Path
+) -> None:
+    script = tmp_path / "server.py"
+    script.write_text("one")
+    command = [sys.executable, str(script), "{path}", "{port}"]
+    entry = {"name": "m", "path": str(folder), "serve": {"command": command}}
+    model = settled_weights(ModelConfig.model_validate(entry), tmp_path)
+    before = model_identity(model, tmp_path)
+    model.check_weights()
+    script.write_text("others")
+    assert model_identity(model, tmp_path) == before
+    with pytest.raises(ModelError, match="files or variables of its server were changed"):
+        model.check_weights()

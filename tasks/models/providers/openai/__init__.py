@@ -83,7 +83,8 @@ class OpenAI(AskedProvider[EndpointConfig]):
         if model.server is not None:
             known = model.weights or self.known_weights()
             weights = named if known is None else known.told
-            server = server_identity(model.server, adapter=model.peft is not None or "adapter" in weights)
+            adapted = model.peft is not None or "adapter" in weights
+            server = server_identity(model.server, adapter=adapted, surroundings=model.surroundings)
             return {"api": config.api, **weights, "server": server, **extra}
         address = named or {"base_url": config.base_url}
         return {"model": model.served_name, "api": config.api, **address, **extra}
