@@ -114,6 +114,24 @@ def test_samples_together_are_drawn_with_the_seeds_that_they_have_alone(bench, p
     assert alone.column("response") == more.column("response")
 
 
+def test_an_endpoint_that_gives_one_answer_whatever_n_says_is_asked_once_and_the_remedy_named(
+    bench, problems, script
+):
+    seen = []
+
+    def answer(asked):
+        seen.append(asked.body["n"])
+        return 200, {}, body({"content": "4"})
+
+    config = {"model": "m", "base_url": script(answer), "max_concurrency": 1}
+    model = ModelConfig.model_validate({"name": "a", "config": config})
+    outcome = bench.ask(model, problems(2), sampling={"n": 4, "num_samples": 4, "temperature": 1})
+    assert seen == [4, 4]
+    assert set(outcome.column("error")) == {
+        "the endpoint gives one answer where 4 were asked for in a request; leave sample_params.n out"
+    }
+
+
 @pytest.mark.parametrize(
     ("seed", "calls"), [({"seed": 7}, [(8, 1), (7, 1), (9, 1)]), ({}, [(None, 1), (None, 2)])]
 )

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tasks.models.errors import MalformedBody
+from tasks.models.errors import BadRequest, MalformedBody
 from tasks.models.wire import bare_error
 
 
@@ -11,12 +11,17 @@ def ordered_choices(body: Mapping[str, Any], asked: int, alike: bool = False) ->
     """The choices of a reply to ``asked`` prompts, in the order of the prompts.
 
     A choice alone need not have an index, nor need samples of one prompt (``alike``). Raises MalformedBody
-    where there are fewer or more choices, or one whose index was not asked for, and what an error in their
-    place stands for.
+    where there are fewer or more choices, or one whose index was not asked for, BadRequest where the one
+    sample is there that an endpoint without ``n`` gives, and what an error in their place stands for.
     """
     choices = body.get("choices")
     if fault := bare_error(body):
         raise fault
+    if alike and isinstance(choices, list) and len(choices) == 1 < asked:
+        raise BadRequest(
+            f"the endpoint gives one answer where {asked} were asked for in a request; leave sample_params.n "
+            "out"
+        )
     if not isinstance(choices, list) or len(choices) != asked:
         got = len(choices) if isinstance(choices, list) else "no list of"
         raise MalformedBody(f"the answer has {got} choices where {asked} were asked for")
