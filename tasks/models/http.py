@@ -28,7 +28,15 @@ from tasks.models.errors import (
 from tasks.models.limits.allowances import allowances
 from tasks.models.records import Call, Reply
 from tasks.models.signing import Sign
-from tasks.models.wire import ModelListing, Wire, json_object, kept_headers, unreadable
+from tasks.models.wire import (
+    EventLines,
+    ModelListing,
+    Wire,
+    holds_events,
+    json_object,
+    kept_headers,
+    unreadable,
+)
 
 HEADERS = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
 CONNECT_SECONDS = 15.0
@@ -86,7 +94,7 @@ class HttpTransport:
                 proxy=self._proxy,
             ) as response:
                 if response.content_type == self._wire.events.media_type and response.status == 200:
-                    body = await self._streamed_body(response)
+                    body = await self._of_events(response.content.iter_any())
                 else:
                     body = await self._json_body(response)
                 headers, left = kept_headers(response.headers), allowances(response.headers)
@@ -209,15 +217,17 @@ class HttpTransport:
             content = await body_within_limit(response.content.iter_any())
         if response.status != 200:
             raise self._failure(response, content)
+        if self._wire.events is EventLines and holds_events(content):
+            return await self._of_events(_pieces_of(content))
         return self.redaction.read(self._wire.body, content)
 
     def _failure(self, response: aiohttp.ClientResponse, content: bytes) -> RequestError:
         return self._wire.failure(response.status, self.redaction.hide(content), response.headers)
 
-    async def _streamed_body(self, response: aiohttp.ClientResponse) -> Mapping[str, Any]:
+    async def _of_events(self, pieces: AsyncIterator[bytes]) -> Mapping[str, Any]:
         answer, lines = self._wire.stream(), self._wire.events()
         size, limit = 0, self._largest
-        async for piece in response.content.iter_any():
+        async for piece in pieces:
             size += len(piece)
             if size > limit:
                 raise _too_large(limit)
@@ -226,6 +236,10 @@ class HttpTransport:
         for data in lines.rest():
             self.redaction.read(answer.add, data)
         return answer.body()
+
+
+async def _pieces_of(content: bytes) -> AsyncIterator[bytes]:
+    yield content
 
 
 def _read_or_why_not(read: Callable[[bytes], T], line: bytes) -> T | MalformedBody:

@@ -97,6 +97,16 @@ class EventLines:
             yield from map(_as_error, whole) if is_error else whole
 
 
+def holds_events(content: bytes) -> bool:
+    """Whether a body is server-sent events, which some proxies send under another type: no JSON begins so.
+
+    >>> holds_events(b"data: {}"), holds_events(b'{"data": 1}')
+    (True, False)
+    """
+    begins = content[:1_000].removeprefix(codecs.BOM_UTF8).lstrip()
+    return begins.startswith((b"data:", b"event:", b"error:", b":"))
+
+
 def _as_error(data: bytes) -> bytes:
     """The data of an event that is an error, said so in the data."""
     try:

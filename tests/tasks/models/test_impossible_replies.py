@@ -244,3 +244,21 @@ def test_the_name_of_an_error_is_of_its_own_event_alone() -> None:
     lines = EventLines()
     found = [*lines.add(b'event: error\n\nevent: message\ndata: {"a": 1}\n\n'), *lines.rest()]
     assert found == [b'{"a": 1}']
+
+
+@pytest.mark.parametrize("client", ["http", "openai"])
+@pytest.mark.parametrize(
+    "kind", ["text/plain; charset=utf-8", "application/json", "application/octet-stream"]
+)
+@pytest.mark.parametrize("begins", ["", ": hello\n\n", "event: message\n", "\n", "\ufeff"])
+def test_events_are_read_as_a_stream_whatever_type_they_are_sent_with(
+    client: Any, kind: str, begins: str, script: Any
+) -> None:
+    body = begins + "".join(f"data: {event.decode()}\n\n" for event in EVENTS)
+    assert streamed(client, script, body, kind) == "one"
+
+
+@pytest.mark.parametrize("client", ["http", "openai"])
+def test_an_error_in_events_of_another_type_is_told(client: Any, script: Any) -> None:
+    with pytest.raises(ServerFault, match="Context size has been exceeded"):
+        streamed(client, script, f"data: {EVENTS[0].decode()}\n\nerror: {EXCEEDED}\n\n", "text/plain")

@@ -16,7 +16,15 @@ from tasks.models.errors import ConnectionFault, Redaction, RequestError, Reques
 from tasks.models.http import body_within_limit
 from tasks.models.limits.allowances import allowances
 from tasks.models.records import Call, Reply
-from tasks.models.wire import EventLines, StreamedAnswer, answer_body, kept_headers, status_error, unreadable
+from tasks.models.wire import (
+    EventLines,
+    StreamedAnswer,
+    answer_body,
+    holds_events,
+    kept_headers,
+    status_error,
+    unreadable,
+)
 
 NO_KEY = "none"
 """The client refuses to start without a key; endpoints without one ignore it."""
@@ -93,7 +101,7 @@ def _is_of_connection(cause: BaseException | None) -> bool:
 
 def _body(content: bytes, headers: Mapping[str, str]) -> dict[str, Any]:
     """The body of an answer, of a stream of events put together."""
-    if "text/event-stream" not in headers.get("content-type", "") and not content.startswith(b"data:"):
+    if "text/event-stream" not in headers.get("content-type", "") and not holds_events(content):
         return answer_body(content)
     answer, lines = StreamedAnswer(), EventLines()
     for data in (*lines.add(content), *lines.rest()):
