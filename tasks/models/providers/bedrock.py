@@ -378,6 +378,10 @@ class EventFrames:
         """The events that this piece of the stream ends; raises what botocore does of a broken frame."""
         self._frames.add_data(piece)
         for frame in self._frames:
+            if frame.headers.get(":message-type") == "error":  # all that it says is in its headers
+                told = {name: frame.headers.get(f":error-{name}") for name in ("code", "message")}
+                yield orjson.dumps({"error": told}, default=str)
+                continue
             kind = frame.headers.get(":event-type") or frame.headers.get(":exception-type")
             yield b'{"%s":%s}' % (str(kind).encode(), frame.payload or b"{}")
 
@@ -406,6 +410,8 @@ class StreamedConverse:
                 self._reply["stopReason"] = event["stopReason"]
             case "metadata":
                 self._reply["usage"] = event.get("usage")
+            case "error":
+                raise ServerFault(f"an error in the stream: {event['code']}: {_said(event)}")
             case "throttlingException":
                 raise RateLimited(f"an error in the stream: {_said(event)}")
             case "validationException":

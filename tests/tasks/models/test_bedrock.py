@@ -371,11 +371,15 @@ def test_the_same_benchmark_gives_the_same_predictions(bench: Any, problems: Any
 def frame(kind: str, payload: Any, what: str = "event") -> bytes:
     """An event as AWS frames it."""
     named = {":message-type": what, f":{what}-type": kind, ":content-type": "application/json"}
+    return framed(named, json.dumps(payload).encode())
+
+
+def framed(named: dict[str, str], body: bytes) -> bytes:
+    """A message of these headers."""
     headers = b"".join(
         bytes([len(name)]) + name.encode() + b"\x07" + struct.pack("!H", len(value)) + value.encode()
         for name, value in named.items()
     )
-    body = json.dumps(payload).encode()
     prelude = struct.pack("!II", 16 + len(headers) + len(body), len(headers))
     message = prelude + struct.pack("!I", zlib.crc32(prelude)) + headers + body
     return message + struct.pack("!I", zlib.crc32(message))
@@ -448,6 +452,15 @@ def test_a_stream_that_goes_wrong_is_no_answer(
     outcome = bench.ask(model(config), problems(1))
     assert outcome.column("status") == ["infra_error"]
     assert outcome.tally.attempts == attempts
+
+
+@needs_botocore
+def test_the_reason_of_an_error_that_is_no_event_is_told(bench: Any, problems: Any, script: Any):
+    told = {":message-type": "error", ":error-code": "InternalError", ":error-message": "the model is gone"}
+    content = frame("messageStart", {"role": "assistant"}) + framed(told, b"")
+    address = script(lambda _: (200, {"Content-Type": "application/vnd.amazon.eventstream"}, content))
+    outcome = bench.ask(model({"base_url": address, "stream": True, "max_retries": 0}), problems(1))
+    assert "InternalError: the model is gone" in outcome.rows[0]["error"]
 
 
 @needs_botocore
