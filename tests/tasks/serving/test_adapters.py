@@ -244,7 +244,7 @@ def test_requests_go_to_the_adapter_with_its_own_tokenizer(base: Path, adapter: 
     with_tokenizer(adapter)
     again = replace(running, folder="another server's")
     assert at_server(a_model(base, adapter, "vllm"), again, base).tokenizer == str(adapter)
-    found = _of_tokenizer(a_model(base, adapter, "vllm"))
+    found = _of_tokenizer(a_model(base, adapter, "vllm"), base)
     assert found is not None
     assert found.opened
 
