@@ -78,6 +78,7 @@ def test_every_provider_is_in_the_keys_of_answers_whichever_is_asked() -> None:
 
 def test_a_provider_in_a_users_file_is_in_the_key_of_its_answers(tmp_path: Path) -> None:
     code = """
+from metrics.config import Strict
 from tasks.models.providers.provider import RecordedProvider
 
 class Mine(RecordedProvider[Strict]):

@@ -270,10 +270,10 @@ class DefinitionDataset:
 
     def _from_function(self, name: FunctionName) -> Mapping[str, Any]:
         own = {**(self._config.get("metadata") or {}), **self.options}
-        named = self._tokenizer
-        if named is not None and (place := self._base_dir / Path(named).expanduser()).exists():
-            named = str(place)
-        arguments = {**({} if named is None else {"tokenizer": named}), **own}
+        tokenizer = self._tokenizer
+        if tokenizer is not None and (place := self._base_dir / Path(tokenizer).expanduser()).exists():
+            tokenizer = str(place)
+        arguments = {**({} if tokenizer is None else {"tokenizer": tokenizer}), **own}
         try:
             with stand_ins(), users_code():
                 splits = self._modules.function(name, self._base_dir)(**arguments)
