@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from metrics.statistics.intervals import Shape, effective_units, standard_error
+from metrics.statistics.intervals import Shape, effective_units, standard_error, without_rounding
 from metrics.types import Floats, Ints
 
 FEW_CLUSTERS = 10
@@ -214,6 +214,8 @@ def between_clusters(influence: Floats, groups: Ints) -> tuple[float, Shape]:
     sums: Floats = np.bincount(groups, weights=influence).astype(np.float64)
     if len(sums) < 2:
         return 0.0, Shape(0.0, 0.0)
+    size: Floats = np.bincount(groups, weights=np.abs(influence)).astype(np.float64)
+    sums = without_rounding(sums, size)
     scaled, items = sums * (len(sums) / len(influence)), sizes(groups)
     return standard_error(scaled, items), Shape.of_unequal(scaled, items)
 

@@ -24,13 +24,14 @@ from metrics.statistics.differences import (
     Ends,
     ItemColumn,
     Shift,
+    changes,
     few_units,
     score_column,
     size_of_change,
     undetectable,
     with_zero,
 )
-from metrics.statistics.intervals import PairedShares, Shape, standard_error
+from metrics.statistics.intervals import PairedShares, Shape, residuals, standard_error
 from metrics.statistics.power import mcnemar, mcnemar_mde, shift_mde, units_needed
 from metrics.statistics.resampled import Tabled, by_bootstrap
 from metrics.statistics.significance import sign_flip
@@ -176,8 +177,8 @@ def _difference(
     if binary and groups is None and method != "permutation":
         return _by_mcnemar(first, second, options)
     if groups is not None and groups.ndim == 2:
-        return _by_crossed(second - first, groups, options, width)
-    return _by_permutation(second - first, groups, options, width)
+        return _by_crossed(changes(first, second), groups, options, width)
+    return _by_permutation(changes(first, second), groups, options, width)
 
 
 def too_few_units(
@@ -213,7 +214,7 @@ def _by_mcnemar(first: Floats, second: Floats, options: "StatisticsConfig") -> D
     alpha, p_value = 1 - options.ci_level, mcnemar(gained, lost)
     mde = _either_way(n, gained, lost, alpha)
     return Difference(
-        _standard_error(second - first),
+        standard_error(residuals(second - first, np.ones(n))),
         "McNemar, exact",
         p_value,
         mde,
@@ -246,7 +247,7 @@ def _by_permutation(
     if not differing and not math.isfinite(width):
         said = "the runs do not differ on any item, and the metric's range is not known"
         return Difference(0.0, test, 1.0, math.nan, warning=said)
-    influence = (sums - own * mean) * (count / n)
+    influence = residuals(sums, own) * (count / n)
     stderr = standard_error(influence, None if groups is None else own)
     # What a unit differs by, where it does; units that tie hide how many more may differ (Agresti and Min).
     typical = float((sums * sums).sum()) / differing if differing else (width * n / count) ** 2
@@ -298,7 +299,7 @@ def _by_crossed(differences: Floats, ways: Ints, options: "StatisticsConfig", wi
     if not differing and not math.isfinite(width):
         said = "the runs do not differ on any item, and the metric's range is not known"
         return Difference(0.0, test, 1.0, math.nan, warning=said)
-    crossed = Crossed.of(differences - mean, ways)
+    crossed = Crossed.of(residuals(differences, np.ones(n)), ways)
     own, units = sums[crossed.way], len(sums[crossed.way])
     moved = int((own != 0).sum())
     typical = float((own * own).sum()) / moved if moved else (width * n / units) ** 2
@@ -329,11 +330,6 @@ def _by_crossed(differences: Floats, ways: Ints, options: "StatisticsConfig", wi
         shift.chance,
         warning or few_units(ways, fewest, width),
     )
-
-
-def _standard_error(differences: Floats) -> float:
-    n, residual = len(differences), differences - differences.mean()
-    return math.sqrt(n / (n - 1) * float(residual @ residual)) / n
 
 
 def _correlation(first: Floats, second: Floats) -> float:

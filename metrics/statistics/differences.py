@@ -52,6 +52,19 @@ def _rounded_alike(own: Floats, other: Floats) -> Floats:
     return np.where(close & np.isfinite(own) & np.isfinite(other), other, own)
 
 
+def changes(first: Floats, second: Floats) -> Floats:
+    """What each item (n,) changes by; changes that are the same but for the rounding of the numbers are
+    equal."""
+    rounding = SAME_TO * max(float(np.abs(first).max()), float(np.abs(second).max()))
+    changed = second - first
+    order = np.argsort(changed, kind="stable")
+    ordered = np.where(np.abs(changed[order]) <= rounding, 0.0, changed[order])
+    leads = np.concatenate([[True], np.diff(ordered) > rounding])
+    alike = np.empty_like(changed)
+    alike[order] = ordered[leads][np.cumsum(leads) - 1]
+    return alike
+
+
 @dataclass(frozen=True)
 class Difference:
     """A difference's standard error, test and smallest effect, its interval of any level and the p-value of

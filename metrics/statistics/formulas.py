@@ -28,11 +28,13 @@ from metrics.statistics.intervals import (
     effective_units,
     jeffreys,
     normal_quantile,
+    residuals,
     skewed,
     standard_error,
     student_quantile,
     wilson,
     wilson_near_bounds,
+    without_rounding,
 )
 from metrics.types import Floats, Ints
 
@@ -229,8 +231,7 @@ def _most(sampled: Sampled, low: float, width: float) -> float:
 
 def _mean_influence(sampled: Sampled) -> Floats:
     """By how much each unit raises the mean, times the number of units (G,)."""
-    residual = sampled.table[:, 0] - sampled.sizes * (float(sampled.table[:, 0].sum()) / sampled.n)
-    return np.asarray(residual * (sampled.units / sampled.n))
+    return np.asarray(residuals(sampled.table[:, 0], sampled.sizes) * (sampled.units / sampled.n))
 
 
 def _skewed(sampled: Sampled, influence: Floats, method: str) -> Spread:
@@ -308,8 +309,8 @@ def perplexity_error(sampled: Sampled) -> Spread:
     """
     if sampled.independent < 2:
         return sampled.alone()
-    n, column, influence = sampled.units, sampled.table[:, 0], _mean_influence(sampled)
-    centre = float(column.sum()) / sampled.n
+    n, influence = sampled.units, _mean_influence(sampled)
+    centre = float(sampled.table[:, 0].sum()) / sampled.n
     mean = _skewed(replace(sampled, value=centre), influence, "exact bootstrap")
     with np.errstate(over="ignore", invalid="ignore"):
         low, high = (float(np.exp(-end)) for end in (mean.high, mean.low))
@@ -317,7 +318,7 @@ def perplexity_error(sampled: Sampled) -> Spread:
         left_out = jackknife(sampled)
         return replace(mean, stderr=left_out.stderr, method="jackknife", low=low, high=high)
     with np.errstate(over="ignore", invalid="ignore"):
-        once, twice = (np.expm1(-t * (column - centre) / n).mean() for t in (1.0, 2.0))
+        once, twice = (np.expm1(-t * influence / n).mean() for t in (1.0, 2.0))
         log_first = n * np.log1p(once)
         excess = np.expm1(n * np.log1p(twice) - 2 * log_first) if np.isfinite(twice) else math.inf
         stderr = float(sampled.value * np.exp(log_first) * np.sqrt(max(excess, 0.0) * n / (n - 1)))
@@ -333,7 +334,7 @@ def jackknife(sampled: Sampled) -> Spread:
         return Spread(
             math.nan, "none", math.nan, math.nan, "a single item decides whether the value is defined"
         )
-    return _skewed(sampled, (left_out.mean() - left_out) * (sampled.units - 1), "jackknife")
+    return _skewed(sampled, _of_left_out(left_out), "jackknife")
 
 
 def influences(sampled: Sampled) -> Floats | None:
@@ -344,7 +345,13 @@ def influences(sampled: Sampled) -> Floats | None:
     left_out = leave_one_out(sampled)
     if not np.isfinite(left_out).all():
         return None
-    return np.asarray((left_out.mean() - left_out) * (sampled.units - 1))
+    return _of_left_out(left_out)
+
+
+def _of_left_out(left_out: Floats) -> Floats:
+    """The influence of each unit (G,) from the values without it."""
+    largest = float(np.abs(left_out).max())
+    return without_rounding(left_out.mean() - left_out, largest) * (len(left_out) - 1)
 
 
 def leave_one_out(sampled: Sampled) -> Floats:
@@ -361,6 +368,7 @@ def delta(sampled: Sampled) -> Spread:
     if not np.isfinite(gradient).all():
         return jackknife(sampled)
     residual = (sampled.table - np.outer(sampled.sizes, total / n)) @ gradient
+    residual = without_rounding(residual, np.abs(sampled.table) @ np.abs(gradient))
     return _skewed(sampled, residual * units, "delta")
 
 

@@ -11,9 +11,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from statistics import NormalDist
 
+import numpy as np
+
 from metrics.types import Floats
 
 _NORMAL = NormalDist()
+_SAME_TO = 1e-12  # of a number: what is less is rounding
 _HIDDEN = 1.25  # by simulation: bench/coverage.py
 _STRAIGHT = 1e-9  # a skewness below this bends nothing
 _WHOLE = 1e-6  # a count may be so far from whole by rounding
@@ -235,6 +238,24 @@ class PairedShares:
             middle = (near + far) / 2
             near, far = (middle, far) if abs(self._score(middle)) <= reach else (near, middle)
         return far
+
+
+def without_rounding(left: Floats, size: Floats | float) -> Floats:
+    """What is left of numbers once their mean is taken away, with 0 where that is rounding alone; ``size`` is
+    how large the numbers are. Numbers that are all 2/3 have no spread, as those that are all 1/2."""
+    return np.asarray(np.where(np.abs(left) <= _SAME_TO * np.asarray(size), 0.0, left))
+
+
+def residuals(sums: Floats, sizes: Floats) -> Floats:
+    """What each unit (G,) adds beyond the mean of all its items: ``sums`` are of so many items each."""
+    largest = float(np.abs(sums / sizes).max(initial=0.0))
+    return without_rounding(sums - sizes * (float(sums.sum()) / float(sizes.sum())), sizes * largest)
+
+
+def deviation(draws: Floats) -> float:
+    """The standard deviation of two or more numbers; 0 where they differ by rounding alone."""
+    left = without_rounding(draws - draws.mean(), float(np.abs(draws).max()))
+    return math.sqrt(float(left @ left) / (len(draws) - 1))
 
 
 def effective_units(sizes: Floats) -> float:

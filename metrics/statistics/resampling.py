@@ -15,7 +15,7 @@ from metrics.aggregation import Aggregation
 from metrics.errors import MetricError
 from metrics.statistics.clusters import Members, counts, wider
 from metrics.statistics.formulas import FEW_UNITS, Sampled, Spread, leave_one_out
-from metrics.statistics.intervals import Shape, skewed, student_quantile
+from metrics.statistics.intervals import Shape, deviation, skewed, student_quantile
 from metrics.types import Floats, Ints, Values
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def bootstrap_sums(sampled: Sampled, accelerated: bool) -> Spread:
     if len(finite) < 2:
         return Spread(math.nan, "none", math.nan, math.nan, "no resample has a finite value")
     units = sampled.units
-    stderr = float(finite.std(ddof=1)) * math.sqrt(units / (units - 1))
+    stderr = deviation(finite) * math.sqrt(units / (units - 1))
     low, high = _interval(finite, sampled, accelerated)
     return Spread(stderr, "bootstrap, BCa" if accelerated else "bootstrap", low, high)
 
@@ -93,7 +93,7 @@ def bootstrap_items(
     if len(finite) < 2:
         return Spread(math.nan, "none", math.nan, math.nan, "no resample has a finite value")
     widening = math.sqrt(units / (units - 1))
-    stderr = float(finite.std(ddof=1)) * widening
+    stderr = deviation(finite) * widening
     influence = _influence(of_units, units)
     if influence is not None:
         low, high = skewed(aggregation.of_values(values), stderr, Shape.of(influence), options.ci_level)

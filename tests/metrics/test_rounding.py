@@ -1,5 +1,6 @@
 """What is equal but for rounding is equal, and a tiny number is no rounding."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,8 @@ from metrics.config import StatisticsConfig
 from metrics.statistics.comparison import compare_items
 from metrics.statistics.differences import ItemColumn
 from metrics.statistics.estimate import estimate
+from metrics.statistics.intervals import wilson
+from metrics.statistics.unpaired import compare_unpaired
 
 OPTIONS = StatisticsConfig(bootstrap_iters=2_000)
 
@@ -111,3 +114,61 @@ def test_an_infinite_number_is_never_the_rounding_of_a_finite_one(kind: str, inf
         np.testing.assert_array_equal((found.base, found.candidate), alone)
         assert found.ties == 30
         assert np.isnan(found.p_value) or not KINDS[kind].averages
+
+
+CONSTANTS = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1 / 3, 2 / 3]
+SHARE = replace(KINDS["mean"], bounds=(0.0, 1.0))
+
+
+def alike(number: float, n: int) -> ItemColumn:
+    return column(SHARE, np.full(n, number))
+
+
+@pytest.mark.parametrize("n", [2, 5, 7, 30, 100])
+@pytest.mark.parametrize("number", CONSTANTS)
+def test_items_that_are_alike_have_the_interval_of_as_many_answers(number: float, n: int) -> None:
+    for name in ("mean", "nanmean"):
+        made = estimate(
+            replace(build_aggregation(name), bounds=(0.0, 1.0)),
+            build_aggregation(name).scores(np.full(n, number)).statistics,
+            None,
+            None,
+            OPTIONS,
+        )
+        low, high = wilson(number, n, 0.95)
+        assert made.stderr == 0
+        assert made.ci_low <= low + 1e-9
+        assert made.ci_high >= high - 1e-9
+    clusters = np.arange(2 * n) // 2
+    made = estimate(SHARE, np.full((2 * n, 1), number), None, clusters, OPTIONS)
+    assert made.stderr == 0
+    assert made.ci_low == pytest.approx(wilson(number, n, 0.95)[0])
+
+
+@pytest.mark.parametrize("n", [2, 5, 7, 30, 100])
+@pytest.mark.parametrize("number", CONSTANTS)
+def test_items_that_all_move_by_the_same_have_no_spread(number: float, n: int) -> None:
+    base, candidate = alike(number, n), alike(number - 0.05, n)
+    paired = compare_items(SHARE, base, candidate, None, OPTIONS)
+    assert paired.stderr == 0
+    assert not paired.mde < 0.5 / n
+    exact = [compare_unpaired(SHARE, (alike(one, n), alike(one, n)), (None, None), OPTIONS) for one in EXACT]
+    made = compare_unpaired(SHARE, (base, candidate), (None, None), OPTIONS)
+    assert made.stderr == 0
+    assert made.ci_high - made.ci_low > 0.4 * min(one.ci_high - one.ci_low for one in exact)
+    assert not made.mde < 0.5 / n
+    assert made.p_value > 0.1 or n == 100
+
+
+EXACT = (0.25, 0.5)
+
+
+@pytest.mark.parametrize("kind", ["perplexity", "mean"])
+def test_numbers_that_are_alike_have_no_error(kind: str) -> None:
+    for number in CONSTANTS:
+        made = estimate(KINDS[kind], np.full((30, 1), -number), None, None, OPTIONS)
+        assert made.stderr == 0
+        assert np.isnan(made.ci_low)
+        assert made.warning is not None
+        ways = np.column_stack(np.divmod(np.arange(30), 6))
+        assert estimate(KINDS[kind], np.full((30, 1), -number), None, ways, OPTIONS).stderr == 0
