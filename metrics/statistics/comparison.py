@@ -24,10 +24,11 @@ from metrics.statistics.differences import (
     Ends,
     ItemColumn,
     Shift,
+    Tied,
     changes,
     few_units,
+    mean_square,
     score_column,
-    size_of_change,
     undetectable,
     with_zero,
 )
@@ -247,17 +248,18 @@ def _by_permutation(
     if not differing and not math.isfinite(width):
         said = "the runs do not differ on any item, and the metric's range is not known"
         return Difference(0.0, test, 1.0, math.nan, warning=said)
+    near = width * CLOSE if groups is None and math.isfinite(width) else 0.0
+    tied = Tied.of(sums, own, width, near)
     influence = residuals(sums, own) * (count / n)
     stderr = standard_error(influence, None if groups is None else own)
     # What a unit differs by, where it does; units that tie hide how many more may differ (Agresti and Min).
-    typical = float((sums * sums).sum()) / differing if differing else (width * n / count) ** 2
-    ties = 1 - differing / count
-    hidden = ties if groups is None else 1 + ties  # few clusters say little of the others' size
+    hidden = tied.ties * tied.typical
+    if groups is not None:  # few clusters say little of the others' size
+        hidden += mean_square(sums, tied.largest)
     varied = max(stderr**2, alike_variance(differences, groups))
-    spread = math.sqrt(varied + hidden * typical / n**2)
+    spread = math.sqrt(varied + hidden / n**2)
     shape = Shape.of(influence) if groups is None else Shape.of_unequal(influence, own)
-    largest = (width * n / count) if math.isfinite(width) else 0.0
-    shift = Shift(mean, spread, shape, ties * size_of_change(sums, largest) / n, width)
+    shift = Shift(mean, spread, shape, tied.growth / n, width, tied.change)
     flipped = sign_flip(sums, options.bootstrap_iters, np.random.default_rng(options.seed))
     p_value = max(flipped, shift.chance(0.0))
     needed, warning = units_needed(alpha), None
@@ -270,13 +272,13 @@ def _by_permutation(
         )
         warning += "comparison would find is not known"
         mde = math.nan
-    elif groups is None and differing < _SPARSE and ties > 0.5:
-        gained, lost = int((sums > 0).sum()), int((sums < 0).sum())
-        mde = _either_way(count, gained, lost, alpha) * math.sqrt(typical)
+    elif groups is None and tied.differing < _SPARSE and tied.ties > 0.5:
+        gained, lost = int((tied.moved > 0).sum()), int((tied.moved < 0).sum())
+        mde = _either_way(count, gained, lost, alpha) * math.sqrt(tied.typical)
         warning = undetectable(mde, count, kind, p_value < alpha)
     else:
-        size = float(np.abs(sums).sum()) / n
-        mde = shift_mde(spread, shape.degrees, ties, size, alpha, width)
+        size = float(np.abs(tied.moved).sum()) / n
+        mde = shift_mde(spread, shape.degrees, tied.ties, size, alpha, width)
         warning = undetectable(mde, count, kind, p_value < alpha)
     return Difference(
         stderr,
@@ -300,16 +302,13 @@ def _by_crossed(differences: Floats, ways: Ints, options: "StatisticsConfig", wi
         said = "the runs do not differ on any item, and the metric's range is not known"
         return Difference(0.0, test, 1.0, math.nan, warning=said)
     crossed = Crossed.of(residuals(differences, np.ones(n)), ways)
-    own, units = sums[crossed.way], len(sums[crossed.way])
-    moved = int((own != 0).sum())
-    typical = float((own * own).sum()) / moved if moved else (width * n / units) ** 2
+    own = sums[crossed.way].astype(np.float64)
+    tied = Tied.of(own, sizes(ways[:, crossed.way]), width, 0.0)
     varied = max(crossed.variance, alike_variance(differences, ways))
-    spread = math.sqrt(varied + (2 - moved / units) * typical / n**2)
+    spread = math.sqrt(varied + (tied.ties * tied.typical + mean_square(own, tied.largest)) / n**2)
     rng = np.random.default_rng(options.seed)
     flipped = [sign_flip(np.asarray(own), options.bootstrap_iters, rng) for own in sums]
-    largest = (width * n / units) if math.isfinite(width) else 0.0
-    growth = (1 - moved / units) * size_of_change(own.astype(np.float64), largest) / n
-    shift = Shift(mean, spread, crossed.shape, growth, width)
+    shift = Shift(mean, spread, crossed.shape, tied.growth / n, width, tied.change)
     p_value = max(*flipped, shift.chance(0.0))
     fewest, needed, warning = min(counts(ways)), units_needed(alpha), None
     mde = math.nan
@@ -318,8 +317,8 @@ def _by_crossed(differences: Floats, ways: Ints, options: "StatisticsConfig", wi
     elif crossed.shape.degrees < _UNEVEN:
         warning = "few clusters make most of the difference: what such a comparison would find is not known"
     else:
-        size = float(np.abs(own).sum()) / n
-        mde = shift_mde(spread, crossed.shape.degrees, 1 - moved / units, size, alpha, width)
+        size = float(np.abs(tied.moved).sum()) / n
+        mde = shift_mde(spread, crossed.shape.degrees, tied.ties, size, alpha, width)
         warning = undetectable(mde, fewest, "clusters", p_value < alpha)
     return Difference(
         crossed.stderr,
@@ -340,6 +339,7 @@ def _correlation(first: Floats, second: Floats) -> float:
     return float(np.corrcoef(a, b)[0, 1])
 
 
+CLOSE = 1 / 8  # of a range: numbers no farther from each other say nothing of one that is far away
 _SPARSE = 30  # units that differ, up to which they are counted and not averaged
 _UNEVEN = 12  # degrees of freedom below which clusters are too uneven to foresee others
 

@@ -99,9 +99,73 @@ def with_zero(ends: tuple[float, float], p_value: float, level: float) -> tuple[
 
 
 @dataclass(frozen=True)
+class Tied:
+    """Units that change alike, as most do: by nothing as a rule. They hide how many may change otherwise.
+
+    ``moved`` (G,) is what a unit changes by beyond what the others of its size do, 0 for those that tie.
+    ``change`` is what an item of these changes by, and ``largest`` what a unit may change by beyond it.
+    """
+
+    moved: Floats
+    change: float
+    largest: float
+
+    @classmethod
+    def of(cls, sums: Floats, sizes: Floats, width: float, near: float) -> "Tied":
+        """From the changes of units of so many items each, whose numbers lie within a range of ``width``;
+        those tie whose items differ by ``near`` at most from the commonest change. Where no range is known, a
+        unit that does not tie may not change at all."""
+        of_item = sums / sizes
+        near = max(near, SAME_TO * float(np.abs(of_item).max()))
+        change = commonest(of_item, near)
+        moved = np.where(np.abs(of_item - change) <= near, 0.0, sums - change * sizes)
+        largest = width if math.isfinite(width) else abs(change)
+        return cls(moved, change, largest * float(sizes.mean()))
+
+    @property
+    def differing(self) -> int:
+        """How many units do not tie."""
+        return int((self.moved != 0).sum())
+
+    @property
+    def ties(self) -> float:
+        """The share of units that tie."""
+        return 1 - self.differing / len(self.moved)
+
+    @property
+    def typical(self) -> float:
+        """The square of what a unit changes by that does not tie."""
+        return mean_square(self.moved, self.largest)
+
+    @property
+    def growth(self) -> float:
+        """By how much the variance of all changes grows with a change of 1, if units that tie make it."""
+        return self.ties * size_of_change(self.moved, self.largest)
+
+
+def mean_square(changes: Floats, largest: float) -> float:
+    """Of the changes that are not 0; the largest one's where all are."""
+    differing = int((changes != 0).sum())
+    return float((changes * changes).sum()) / differing if differing else largest**2
+
+
+def commonest(changes: Floats, near: float) -> float:
+    """The change in the middle of those that lie within ``near`` of one, where most do: of 0 where none has
+    more, else of the one nearest to the mean."""
+    ordered, tried = np.sort(changes), np.append(changes, 0.0)
+    first, last = np.searchsorted(ordered, tried - near), np.searchsorted(ordered, tried + near, "right")
+    close = last - first
+    if close.max() < 2:
+        return 0.0  # none is like another
+    most = np.flatnonzero(close == close.max())
+    place = -1 if close[-1] == close.max() else most[np.argmin(np.abs(tried[most] - changes.mean()))]
+    return float(np.median(ordered[first[place] : last[place]]))
+
+
+@dataclass(frozen=True)
 class Shift:
     """A mean difference and what it would spread by: ``spread`` is its own standard error, ``growth`` the
-    variance that a difference of 1 has at least, if it is made of units that tied here.
+    variance that a difference of 1 from ``tied`` has at least, if it is made of units that tied there.
 
     Without the second, runs that differ on no unit, or on few, would exclude losses of which the sample just
     has none: the score test's idea, for differences of any size.
@@ -112,17 +176,20 @@ class Shift:
     shape: Shape
     growth: float
     width: float
+    tied: float = 0.0
 
     def chance(self, value: float) -> float:
         """Two-sided p-value of the difference ``value``."""
-        spread = max(self.spread, math.sqrt(self.growth * abs(value)))
+        spread = max(self.spread, math.sqrt(self.growth * abs(value - self.tied)))
         return self.shape.chance(_apart(self.mean - value, spread))
 
     def ends(self, level: float) -> tuple[float, float]:
         """The interval of a level, within what the range of the numbers lets be."""
         below, above = self.shape.ends(level)
         low, high = skewed(self.mean, self.spread, self.shape, level)
-        low, high = min(low, -self._reached(below, self.mean)), max(high, self._reached(above, -self.mean))
+        beyond = self.mean - self.tied
+        low = min(low, self.tied - self._reached(below, beyond))
+        high = max(high, self.tied + self._reached(above, -beyond))
         return within(low, high, self.mean, self.width)
 
     def _reached(self, reach: float, mean: float) -> float:

@@ -17,6 +17,7 @@ from metrics.statistics.differences import (
     Difference,
     ItemColumn,
     Shift,
+    Tied,
     aggregated_values,
     few_units,
     size_of_change,
@@ -140,28 +141,31 @@ def _without_spread(
 ) -> Difference:
     """Runs whose resamples all differ by the same: by nothing, as a rule.
 
-    Where no unit differs, one that does may be among those not seen: it moves the number by what one can at
-    most or, where its range is not known, by as much as two unrelated answers to one item do.
+    One that differs otherwise may be among those not seen: it moves the number by what one can at most. Where
+    that is not known it may not change at all or, where no unit differs, by as much as two unrelated answers
+    to one item do.
     """
     observed, stderr, differing, draws = found
     units, kind = (len(run), "items") if groups is None else (int(groups.max()) + 1, "clusters")
     test = "paired bootstrap" if groups is None else "paired bootstrap, clustered"
     p_value = 1.0 if observed == 0 else max(1 / (1 + draws), 2.0 ** (1 - differing))  # as sign flips say
-    if differing:
-        said = f"{differing} of {units} {kind} differ, and every resample differs by the same"
-        ends = None if observed == 0 else (lambda level: (observed, observed))
-        return Difference(stderr, test, p_value, math.nan, ends, lambda value: p_value, said)
+    said = f"{differing} of {units} {kind} differ, and every resample differs by the same"
+    if differing and observed == 0:
+        return Difference(stderr, test, p_value, math.nan, warning=said)
     largest = _largest((run, run), groups, options)
-    if largest <= 0:
+    if largest <= 0 and differing:
+        largest = abs(observed) / units
+    elif largest <= 0:
         own = estimate(run.aggregation, run.statistics, run.values, groups, options)
         largest = math.sqrt(2 / units) * own.stderr if own.stderr > 0 else 0.0
     if largest <= 0:
         said = f"the runs do not differ on any item, and what {kind} differ by is not known"
         return Difference(0.0, test, 1.0, math.nan, warning=said)
     degrees = units - 1.0 if groups is None else max(effective_units(sizes(groups)) - 1.0, 1.0)
-    swapped = _Swapped(1.0, np.zeros(units), 1.0, largest * units)
+    swapped = _Swapped(p_value, np.zeros(units), 1.0, largest * units, tied=observed)
     drawn = replace(_Units.of((run, run), groups, units, options), largest=largest)
-    return swapped.difference(test, (0.0, 0.0, Shape(0.0, degrees)), drawn, options)
+    made = swapped.difference(test, (observed, 0.0, Shape(0.0, degrees)), drawn, options)
+    return replace(made, stderr=stderr, mde=math.nan, warning=said) if differing else made
 
 
 def _largest(tables: Sequence[Tabled], groups: Ints | None, options: "StatisticsConfig") -> float:
@@ -252,8 +256,9 @@ class _Swapped:
     """The difference where each unit's two runs change places at random.
 
     ``p_value`` is the larger one of two fields, and 0 for what has no sums; ``changes`` are what the units
-    (G,) differ by, in units of the value, ``ties`` is the share of them that do not, ``size`` the sum of the
-    absolute ones. ``alike`` is the difference's variance if clusters are alike whatever their size.
+    (G,) differ by beyond the commonest change, in units of the value, ``ties`` is the share of them that do
+    not, ``size`` the sum of the absolute ones, and ``tied`` the difference if all tied. ``alike`` is the
+    difference's variance if clusters are alike whatever their size.
     """
 
     p_value: float = 0.0
@@ -261,6 +266,7 @@ class _Swapped:
     ties: float = 0.0
     size: float = 1.0
     alike: float = 0.0
+    tied: float = 0.0
 
     def difference(
         self,
@@ -278,7 +284,7 @@ class _Swapped:
             typical = squares / differing if differing >= 1 else largest**2
             spread = math.sqrt(spread**2 + self.ties * typical)
             growth = self.ties * size_of_change(self.changes, largest)
-        shift = Shift(observed, spread, shape, growth, drawn.width)
+        shift = Shift(observed, spread, shape, growth, drawn.width, self.tied)
         p_value = max(self.p_value, shift.chance(0.0))
         mde = shift_mde(spread, shape.degrees, self.ties, self.size, alpha, drawn.width)
         doubt = drawn.doubt(mde, p_value < alpha)
@@ -311,14 +317,16 @@ class _Swapped:
         rng = np.random.default_rng(options.seed)
         ways = [np.arange(n)] if groups is None else list(groups.reshape(n, -1).T)
         sums = [np.bincount(way, weights=moved).astype(np.float64) for way in ways]
-        fewest = 2 * np.abs(min(sums, key=len))  # of a run's sums the gradient is twice that of both
-        fewest[fewest <= 1e-9 * fewest.max(initial=0.0)] = 0.0
+        fewest = 2 * min(sums, key=len)  # of a run's sums the gradient is twice that of both
+        fewest[np.abs(fewest) <= 1e-9 * np.abs(fewest).max(initial=0.0)] = 0.0
+        tied = Tied.of(fewest, np.ones(len(fewest)), math.inf, 1e-9 * float(np.abs(fewest).max(initial=0.0)))
         return cls(
             max(sign_flip(own, options.bootstrap_iters, rng) for own in sums),
-            fewest,
-            float((fewest == 0).mean()),
-            float(fewest.sum()),
+            tied.moved,
+            tied.ties,
+            float(np.abs(tied.moved).sum()),
             alike_variance(2 * n * moved, groups),
+            tied.change * len(fewest),
         )
 
 

@@ -171,3 +171,65 @@ def test_both_directions_of_a_comparison_have_one_mde(upward: bool) -> None:
     there = compare_items(SHARE, first, second, None, FAST, higher_is_better=upward)
     back = compare_items(SHARE, second, first, None, FAST, higher_is_better=upward)
     assert there.mde == pytest.approx(back.mde)
+
+
+def alike(changes: Any) -> tuple[ItemColumn, ItemColumn]:
+    """Two runs of items that all have 1 in the first, and change by so much."""
+    return scalar(np.ones(len(changes))), scalar(1 + np.asarray(changes))
+
+
+@pytest.mark.parametrize(("n", "falls"), [(8, 0.8), (10, 0.9), (30, 0.95), (30, 0.97), (50, 0.99)])
+def test_items_that_all_change_alike_hide_others_that_do_not(n: int, falls: float) -> None:
+    rng, margin = np.random.default_rng(7), 0.5 * falls
+    made = [compare_items(GRADE, *alike(-0.5 * (rng.random(n) < falls)), None, FAST) for _ in range(ROUNDS)]
+    wrong = sum(decide(one, margin, 0.05).verdict == "regression" for one in made)
+    missed = sum(not one.ci_low <= -margin <= one.ci_high for one in made)
+    assert wrong / ROUNDS <= most(0.025)
+    assert missed / ROUNDS <= most(0.05)
+
+
+@pytest.mark.parametrize(("n", "fall", "noise"), [(50, 0.03, 0.0), (50, 0.03, 0.005), (200, 0.01, 0.01)])
+def test_items_that_all_change_nearly_alike_hide_a_few_that_fail(n: int, fall: float, noise: float) -> None:
+    rng, margin = np.random.default_rng(11), 0.02 * (1 - fall) + 0.9 * fall
+    passed = 0
+    for _ in range(ROUNDS):
+        candidate = np.where(rng.random(n) < fall, 0.0, 0.88 + noise * rng.standard_normal(n))
+        made = compare_items(GRADE, scalar(np.full(n, 0.9)), scalar(candidate), None, FAST)
+        passed += decide(made, margin, 0.05).verdict in ("pass", "worse")
+    assert passed / ROUNDS <= most(0.025)
+
+
+@pytest.mark.parametrize("name", ["mean", "nanmean", "weighted_mean", "median"])
+@pytest.mark.parametrize("bounds", [(0.0, 1.0), (-math.inf, math.inf)], ids=["range", "no range"])
+def test_twelve_items_that_change_by_the_same_are_no_regression_just_beyond_the_margin(
+    name: str, bounds: Any
+) -> None:
+    aggregation = build_aggregation(name)
+    if name != "median":
+        aggregation = replace(aggregation, bounds=bounds)
+    rows = [np.full(12, number) for number in (1.0, 0.5)]
+    given = [[(number, 1.0) for number in one] if name == "weighted_mean" else one for one in rows]
+    scores = [aggregation.scores(one) for one in given]
+    made = compare_items(
+        aggregation, *(ItemColumn(one.score, one.statistics, one.values) for one in scores), None, FAST
+    )
+    assert decide(made, 0.48, 0.05).verdict == "inconclusive"
+    assert made.ci_low < -0.55
+    assert made.ci_high > -0.45
+
+
+def test_unequal_clusters_that_change_alike_hide_others() -> None:
+    groups = np.repeat(np.arange(12), np.arange(1, 13))
+    base, candidate = alike(np.full(len(groups), -0.3))
+    made = compare_items(GRADE, base, candidate, groups, FAST)
+    assert made.stderr == 0
+    assert made.ci_low < -0.35 < -0.25 < made.ci_high
+
+
+ROUNDS = 200
+GRADE = replace(build_aggregation("mean"), bounds=(0.0, 1.0))
+
+
+def most(share: float) -> float:
+    """A share and three Monte Carlo errors."""
+    return share + 3 * math.sqrt(share * (1 - share) / ROUNDS)
