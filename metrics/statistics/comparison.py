@@ -32,7 +32,7 @@ from metrics.statistics.differences import (
     undetectable,
     with_zero,
 )
-from metrics.statistics.intervals import PairedShares, Shape, residuals, standard_error
+from metrics.statistics.intervals import PairedShares, Shape, effective_units, residuals, standard_error
 from metrics.statistics.power import mcnemar, mcnemar_mde, shift_mde, units_needed
 from metrics.statistics.resampled import Tabled, by_bootstrap
 from metrics.statistics.significance import sign_flip
@@ -259,7 +259,8 @@ def _by_permutation(
     varied = max(stderr**2, alike_variance(differences, groups))
     spread = math.sqrt(varied + hidden / n**2)
     shape = Shape.of(influence) if groups is None else Shape.of_unequal(influence, own)
-    shift = Shift(mean, spread, shape, tied.growth / n, width, tied.change)
+    straight = tied.straight(shape, max(effective_units(own) - 1.0, 1.0))
+    shift = Shift(mean, spread, straight, tied.growth / n, width, tied.change)
     flipped = sign_flip(sums, options.bootstrap_iters, np.random.default_rng(options.seed))
     p_value = max(flipped, shift.chance(0.0))
     needed, warning = units_needed(alpha), None
@@ -272,7 +273,7 @@ def _by_permutation(
         )
         warning += "comparison would find is not known"
         mde = math.nan
-    elif groups is None and tied.differing < _SPARSE and tied.ties > 0.5:
+    elif groups is None and tied.sparse:
         gained, lost = int((tied.moved > 0).sum()), int((tied.moved < 0).sum())
         mde = _either_way(count, gained, lost, alpha) * math.sqrt(tied.typical)
         warning = undetectable(mde, count, kind, p_value < alpha)
@@ -340,7 +341,6 @@ def _correlation(first: Floats, second: Floats) -> float:
 
 
 CLOSE = 1 / 8  # of a range: numbers no farther from each other say nothing of one that is far away
-_SPARSE = 30  # units that differ, up to which they are counted and not averaged
 _UNEVEN = 12  # degrees of freedom below which clusters are too uneven to foresee others
 
 

@@ -98,6 +98,9 @@ def with_zero(ends: tuple[float, float], p_value: float, level: float) -> tuple[
     return min(ends[0], 0.0), max(ends[1], 0.0)
 
 
+_SPARSE = 30  # units that differ, up to which they are counted and not averaged
+
+
 @dataclass(frozen=True)
 class Tied:
     """Units that change alike, as most do: by nothing as a rule. They hide how many may change otherwise.
@@ -136,6 +139,16 @@ class Tied:
     def typical(self) -> float:
         """The square of what a unit changes by that does not tie."""
         return mean_square(self.moved, self.largest)
+
+    @property
+    def sparse(self) -> bool:
+        """Whether so few do not tie that these are counted and not averaged."""
+        return self.differing < _SPARSE and self.ties > 0.5
+
+    def straight(self, shape: Shape, degrees: float) -> Shape:
+        """The shape of a sum of the changes, ``shape`` by these alone: of a few, skewness and tails
+        are those of their number, and units that tie already tell how far others may lie."""
+        return Shape(0.0, degrees) if self.sparse and self.largest > 0 else shape
 
     @property
     def growth(self) -> float:

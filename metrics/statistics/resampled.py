@@ -11,7 +11,16 @@ import numpy as np
 from metrics.aggregation import Aggregation, total_of
 from metrics.errors import MetricError
 from metrics.statistics.bounded import largest_move
-from metrics.statistics.clusters import Crossed, Members, alike_variance, cluster_sums, counts, sizes, wider
+from metrics.statistics.clusters import (
+    Crossed,
+    Members,
+    alike_variance,
+    cluster_sums,
+    counts,
+    effective,
+    sizes,
+    wider,
+)
 from metrics.statistics.differences import (
     SAME_TO,
     Difference,
@@ -20,7 +29,6 @@ from metrics.statistics.differences import (
     Tied,
     aggregated_values,
     few_units,
-    size_of_change,
     undetectable,
 )
 from metrics.statistics.estimate import estimate
@@ -161,10 +169,9 @@ def _without_spread(
     if largest <= 0:
         said = f"the runs do not differ on any item, and what {kind} differ by is not known"
         return Difference(0.0, test, 1.0, math.nan, warning=said)
-    degrees = units - 1.0 if groups is None else max(effective_units(sizes(groups)) - 1.0, 1.0)
-    swapped = _Swapped(p_value, np.zeros(units), 1.0, largest * units, tied=observed)
+    swapped = _Swapped(p_value, Tied(np.zeros(units), observed / units, largest))
     drawn = replace(_Units.of((run, run), groups, units, options), largest=largest)
-    made = swapped.difference(test, (observed, 0.0, Shape(0.0, degrees)), drawn, options)
+    made = swapped.difference(test, (observed, 0.0, Shape(0.0, drawn.degrees)), drawn, options)
     return replace(made, stderr=stderr, mde=math.nan, warning=said) if differing else made
 
 
@@ -243,6 +250,11 @@ class _Units:
         even = aggregation.weight is None or aggregation.proportional
         return cls(groups, count, _largest(runs, groups, options), width_of(runs), even)
 
+    @property
+    def degrees(self) -> float:
+        """Degrees of freedom of units of these sizes."""
+        return max((self.count if self.groups is None else effective(self.groups)) - 1.0, 1.0)
+
     def doubt(self, mde: float, differs: bool) -> str | None:
         """A doubt where so few say little of others, or nothing of what they would find. Of a ratio's items
         one that weighs much may be unseen, whatever the range."""
@@ -255,18 +267,14 @@ class _Units:
 class _Swapped:
     """The difference where each unit's two runs change places at random.
 
-    ``p_value`` is the larger one of two fields, and 0 for what has no sums; ``changes`` are what the units
-    (G,) differ by beyond the commonest change, in units of the value, ``ties`` is the share of them that do
-    not, ``size`` the sum of the absolute ones, and ``tied`` the difference if all tied. ``alike`` is the
-    difference's variance if clusters are alike whatever their size.
+    ``p_value`` is the larger one of two fields, and 0 for what has no sums; ``tied`` is what the units differ
+    by, in units of the value. ``alike`` is the difference's variance if clusters are alike whatever their
+    size.
     """
 
     p_value: float = 0.0
-    changes: Floats | None = None
-    ties: float = 0.0
-    size: float = 1.0
+    tied: Tied | None = None
     alike: float = 0.0
-    tied: float = 0.0
 
     def difference(
         self,
@@ -277,16 +285,17 @@ class _Swapped:
     ) -> Difference:
         """The difference found, with its standard error and shape. Units that tie hide how many more may
         differ, and one of those by up to ``largest``: they add the spread of one that differs."""
-        (observed, stderr, shape), largest, alpha = found, drawn.largest, 1 - options.ci_level
-        spread, growth = math.sqrt(max(stderr**2, self.alike)), 0.0
-        if largest > 0 and self.changes is not None and self.ties > 0:
-            squares, differing = float(self.changes @ self.changes), (1 - self.ties) * len(self.changes)
-            typical = squares / differing if differing >= 1 else largest**2
-            spread = math.sqrt(spread**2 + self.ties * typical)
-            growth = self.ties * size_of_change(self.changes, largest)
-        shift = Shift(observed, spread, shape, growth, drawn.width, self.tied)
+        (observed, stderr, shape), alpha = found, 1 - options.ci_level
+        variance, ties, size, growth, change = max(stderr**2, self.alike), 0.0, 1.0, 0.0, 0.0
+        if self.tied is not None:
+            tied = replace(self.tied, largest=drawn.largest)
+            ties, size = tied.ties, float(np.abs(tied.moved).sum()) or drawn.largest * drawn.count
+            if drawn.largest > 0:
+                variance, growth = variance + ties * tied.typical, tied.growth
+                shape, change = tied.straight(shape, drawn.degrees), tied.change * len(tied.moved)
+        shift = Shift(observed, math.sqrt(variance), shape, growth, drawn.width, change)
         p_value = max(self.p_value, shift.chance(0.0))
-        mde = shift_mde(spread, shape.degrees, self.ties, self.size, alpha, drawn.width)
+        mde = shift_mde(shift.spread, shape.degrees, ties, size, alpha, drawn.width)
         doubt = drawn.doubt(mde, p_value < alpha)
         return Difference(stderr, test, p_value, mde, shift.ends, shift.chance, doubt)
 
@@ -319,14 +328,11 @@ class _Swapped:
         sums = [np.bincount(way, weights=moved).astype(np.float64) for way in ways]
         fewest = 2 * min(sums, key=len)  # of a run's sums the gradient is twice that of both
         fewest[np.abs(fewest) <= 1e-9 * np.abs(fewest).max(initial=0.0)] = 0.0
-        tied = Tied.of(fewest, np.ones(len(fewest)), math.inf, 1e-9 * float(np.abs(fewest).max(initial=0.0)))
+        near = 1e-9 * float(np.abs(fewest).max(initial=0.0))
         return cls(
             max(sign_flip(own, options.bootstrap_iters, rng) for own in sums),
-            tied.moved,
-            tied.ties,
-            float(np.abs(tied.moved).sum()),
+            Tied.of(fewest, np.ones(len(fewest)), math.inf, near),
             alike_variance(2 * n * moved, groups),
-            tied.change * len(fewest),
         )
 
 

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -233,3 +234,40 @@ GRADE = replace(build_aggregation("mean"), bounds=(0.0, 1.0))
 def most(share: float) -> float:
     """A share and three Monte Carlo errors."""
     return share + 3 * math.sqrt(share * (1 - share) / ROUNDS)
+
+
+LOST = [*range(9), 15, 28, 29, 30, 31, 40]
+
+
+@pytest.mark.parametrize("n", [200, 1000])
+@pytest.mark.parametrize("name", ["f1", "mcc", "bleu", "graded", "graded clusters"])
+def test_each_item_more_that_is_lost_leaves_the_interval_lower_and_no_wider_by_leaps(
+    name: str, n: int
+) -> None:
+    texts = [f"the {i} quick brown fox jumps over lazy dog number {i * 7} today" for i in range(n)]
+    right: list[Any] = [(i % 2, i % 2) for i in range(n)]
+    wrong: list[Any] = [(i % 2, 1 - i % 2) for i in range(n)]
+    if name == "bleu":
+        right, wrong = [(text, text) for text in texts], [(text, "the") for text in texts]
+    elif name.startswith("graded"):
+        right, wrong = [1.0] * n, [0.5] * n
+    groups = np.arange(n) // 2 if name == "graded clusters" else None
+    aggregation = GRADE if name.startswith("graded") else build_aggregation(name)
+    width = aggregation.bounds[1] - aggregation.bounds[0]
+
+    def column(values: list[Any]) -> ItemColumn:
+        made = aggregation.scores(values)
+        return ItemColumn(made.score, made.statistics, made.values)
+
+    base, step = column(right), 2 if groups is not None else 1
+    made = [
+        compare_items(aggregation, base, column([*wrong[:lost], *right[lost:]]), groups, FAST)
+        for lost in (step * lost for lost in LOST)
+    ]
+    slack = 0.1 * width / n
+    for fewer, more in pairwise(made):
+        assert more.ci_low <= fewer.ci_low + slack
+        assert more.ci_high <= fewer.ci_high + slack
+    assert made[1].ci_low > 3 * made[0].ci_low
+    verdicts = [decide(one, 12 / n * step * width, 0.05).verdict for one in made[:6]]
+    assert verdicts == ["pass"] * 6
