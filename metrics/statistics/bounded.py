@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 
-from metrics.statistics.formulas import Sampled, influences
+from metrics.statistics.formulas import Sampled, influences, unseen_variance
 from metrics.statistics.intervals import Bounded, Shape, beta_quantile, effective_units, wilson
 from metrics.types import Floats
 
@@ -39,11 +39,20 @@ def bounded_interval(sampled: Sampled, stderr: float, by_cells: bool = False) ->
         degrees=_degrees(sampled, shape, units),
         extreme=float(((known <= low) | (known >= high)).mean()) if len(known) else 1.0,
         least=min(1.0, units),
+        unseen=_unseen(sampled, (known - low) / width, units),
     )
     level = sampled.options.ci_level
     ends = near_bounds(share.value, share.size(level), level)
     # Rounding may carry the value itself a hair beyond.
     return min(low + width * ends[0], sampled.value), max(low + width * ends[1], sampled.value)
+
+
+def _unseen(sampled: Sampled, own: Floats, units: float) -> float:
+    """What a mean's units hide that lie close together, as so many equal ones; of other numbers that is not
+    known, since they do not lie among the units' own."""
+    if sampled.clustered or not sampled.aggregation.proportional or not len(own):
+        return 0.0
+    return unseen_variance(own) * (len(own) / units) ** 2
 
 
 def _own_values(sampled: Sampled) -> Floats:

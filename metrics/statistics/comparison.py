@@ -24,10 +24,8 @@ from metrics.statistics.differences import (
     Ends,
     ItemColumn,
     Shift,
-    Tied,
     changes,
     few_units,
-    mean_square,
     score_column,
     undetectable,
     with_zero,
@@ -36,6 +34,7 @@ from metrics.statistics.intervals import PairedShares, Shape, effective_units, r
 from metrics.statistics.power import mcnemar, mcnemar_mde, shift_mde, units_needed
 from metrics.statistics.resampled import Tabled, by_bootstrap
 from metrics.statistics.significance import sign_flip
+from metrics.statistics.tied import CLOSE, Tied, mean_square
 from metrics.types import Floats, Ints
 
 if TYPE_CHECKING:
@@ -340,7 +339,6 @@ def _correlation(first: Floats, second: Floats) -> float:
     return float(np.corrcoef(a, b)[0, 1])
 
 
-CLOSE = 1 / 8  # of a range: numbers no farther from each other say nothing of one that is far away
 _UNEVEN = 12  # degrees of freedom below which clusters are too uneven to foresee others
 
 

@@ -36,6 +36,7 @@ from metrics.statistics.intervals import (
     wilson_near_bounds,
     without_rounding,
 )
+from metrics.statistics.tied import CLOSE, Tied, size_of_change
 from metrics.types import Floats, Ints
 
 if TYPE_CHECKING:
@@ -208,7 +209,19 @@ def bounded_share(sampled: Sampled, low: float, width: float) -> Bounded:
         extreme=float(((means <= 0) | (means >= 1)).mean()),
         least=equal,
         most=_most(sampled, low, width),
+        unseen=0.0 if sampled.clustered else unseen_variance(means),
     )
+
+
+def unseen_variance(means: Floats) -> float:
+    """The variance that one unit more adds to the mean of units between 0 and 1, which differs from those
+    that lie close together, and not at an end, by all that it can. Others show how far units differ: it
+    counts by as much of all as those that are close outnumber them."""
+    tied = Tied.of(means, np.ones(len(means)), 1.0, CLOSE)
+    far = max(tied.change, 1 - tied.change)
+    inside = (tied.moved == 0) & (means > 0) & (means < 1)
+    share = max(2 * float(inside.mean()) - 1, 0.0)
+    return share * (size_of_change(tied.moved, far) / len(means)) ** 2
 
 
 def _of_larger_way(sampled: Sampled) -> tuple[Floats, Floats]:

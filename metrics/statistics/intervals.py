@@ -359,7 +359,8 @@ class Bounded:
 
     ``units`` are G, or the equal ones that they count as. ``variance`` is that of the mean, ``extreme`` the
     share of units at 0 or 1 throughout, ``least`` the size that the units have even if each is right or wrong
-    as a whole, ``most`` the number of samples where these are 0 or 1 each.
+    as a whole, ``most`` the number of samples where these are 0 or 1 each. ``unseen`` is the variance that
+    one unit more adds which is as far from those that lie close together as it may be.
     """
 
     value: float
@@ -369,19 +370,21 @@ class Bounded:
     extreme: float
     least: float
     most: float = math.inf
+    unseen: float = 0.0
 
     def size(self, level: float) -> float:
         """Right-or-wrong answers that would be as uncertain (Kish 1965; Korn and Graubard 1998).
 
         n* = p(1 - p) / v · (z / t)², the t of as many degrees of freedom as the variance has. Units at a
         bound hide how far others may lie from it: their share adds that part of 1.25 units that are right or
-        wrong as a whole. Never below ``least``: no unit can spread more. Without variance it is
-        the number of units.
+        wrong as a whole. Units that lie close together elsewhere add the variance of 1.25 units far off.
+        Never below ``least``: no unit can spread more. Without variance it is the number of units.
         """
         spread = self.value * (1 - self.value)
         if self.variance <= 0 or spread <= 0:
             return self.units
-        effect = self.variance * self.units / spread  # of a unit, against one that is right or wrong
+        variance = self.variance + _HIDDEN * self.unseen
+        effect = variance * self.units / spread  # of a unit, against one that is right or wrong
         hidden = _HIDDEN * self.extreme
         effect = (self.degrees * effect + hidden) / (self.degrees + hidden)
         tails = (normal_quantile(level) / student_quantile(level, self.degrees)) ** 2

@@ -26,7 +26,6 @@ from metrics.statistics.differences import (
     Difference,
     ItemColumn,
     Shift,
-    Tied,
     aggregated_values,
     few_units,
     undetectable,
@@ -46,6 +45,7 @@ from metrics.statistics.resampling import (
 )
 from metrics.statistics.rules import ConfusionRule
 from metrics.statistics.significance import sign_flip
+from metrics.statistics.tied import Tied
 from metrics.types import Floats, Ints, Values
 
 if TYPE_CHECKING:

@@ -144,3 +144,38 @@ def test_an_item_beyond_the_range_tells_that_it_is_none() -> None:
     )
     made = compare_items(RATE, base, candidate, None, FAST)
     assert made.ci_low < -1
+
+
+@pytest.mark.parametrize("name", ["mean", "nanmean", "weighted_mean"])
+@pytest.mark.parametrize(("n", "fails"), [(30, 0.03), (50, 0.02), (100, 0.02)])
+@pytest.mark.parametrize("kind", ["numbers", "grades"])
+def test_scores_that_lie_close_together_away_from_the_ends_hide_others(
+    name: str, n: int, fails: float, kind: str
+) -> None:
+    rng, covered = np.random.default_rng(11), 0
+    bounds = (0.0, 1.0) if kind == "numbers" else (1.0, 10.0)
+    truth = (1 - fails) * (0.9 if kind == "numbers" else 8.75) + fails * bounds[0]
+    for _ in range(ROUNDS):
+        usual = rng.normal(0.9, 0.01, n) if kind == "numbers" else rng.choice([8.0, 9.0], n, p=[0.25, 0.75])
+        drawn = np.where(rng.random(n) < fails, bounds[0], usual)
+        made = of(name, [(x, 1.0) for x in drawn] if name == "weighted_mean" else drawn, bounds)
+        covered += made.ci_low <= truth <= made.ci_high
+    assert covered / ROUNDS >= LOW - 3 * math.sqrt(0.05 * 0.95 / ROUNDS)
+
+
+def test_scores_that_spread_have_no_wider_interval_for_what_they_may_hide() -> None:
+    spread = np.linspace(0.1, 0.9, 30)
+    half = 2.0452 * float(spread.std(ddof=1)) / math.sqrt(30)
+    made = of("mean", spread, (0.0, 1.0))
+    assert made.ci_high - made.ci_low == pytest.approx(2 * half, rel=0.1)
+
+
+@pytest.mark.parametrize("spread", [1e-6, 1e-3, 0.01])
+def test_two_samples_of_scores_close_together_are_not_surely_apart(spread: float) -> None:
+    runs = [column_of(CLOSE, level + spread * np.tile([-1.0, 1.0], 15)) for level in (0.9, 0.88)]
+    made = compare_unpaired(CLOSE, (runs[0], runs[1]), (None, None), FAST)
+    assert made.p_value > 0.05
+    assert made.ci_low < -0.05
+
+
+CLOSE = replace(build_aggregation("mean"), bounds=(0.0, 1.0))
