@@ -318,6 +318,23 @@ def texts() -> Iterator[Setting]:
         )  # fmt: skip
 
 
+def close_together() -> Iterator[Setting]:
+    """Scores close together between the ends, of which a few fail altogether: with many in the sample the
+    truth lies near, with none of them the interval has to reach it."""
+    for n, q in ((30, 0.03), (50, 0.02), (100, 0.02), (200, 0.01)):
+        yield Setting(
+            "close together", f".9 ± .03, {q:.0%} are 0, n {n}", replace(MEAN, bounds=(0.0, 1.0)),
+            _numbers(lambda rng, s, q=q: (rng.random(s) >= q) * rng.normal(0.9, 0.03, s).clip(0, 1), n),
+            (1 - q) * 0.9, discrete=True,
+        )  # fmt: skip
+    for n in (30, 60, 100):
+        yield Setting(
+            "close together", f"grades 8 and 9, 3% are 1, n {n}", replace(MEAN, bounds=(1.0, 10.0)),
+            _numbers(lambda rng, s: rng.choice([8.0, 9.0, 1.0], s, p=[0.2, 0.77, 0.03]), n), 8.56,
+            discrete=True,
+        )  # fmt: skip
+
+
 def error_rates() -> Iterator[Setting]:
     """Word error rates of 5 to 29 words, 10 % wrong; a hallucination adds 40 to 119 words."""
 
@@ -598,8 +615,8 @@ def own_functions() -> Iterator[Setting]:
 
 
 FAMILIES = (
-    shares, repeats, passes, clusters, uneven_clusters, crossed_clusters, grades, texts, error_rates,
-    likelihoods, numbers, quantiles, classes, near_bounds, edges, own_functions,
+    shares, repeats, passes, clusters, uneven_clusters, crossed_clusters, grades, texts, close_together,
+    error_rates, likelihoods, numbers, quantiles, classes, near_bounds, edges, own_functions,
 )  # fmt: skip
 
 
