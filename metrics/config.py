@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -23,12 +23,6 @@ class RunsProgram:
     """Marks a field of a config that says what is run on this machine: it is code, as functions are."""
 
 
-def gathered(given: Any, beside: Mapping[str, Any]) -> Any:
-    """Arguments under a key of their own, and those that stand beside it; what is no mapping stays as it
-    is, to be refused at its place."""
-    return {**(given or {}), **beside} if not given or isinstance(given, Mapping) else given
-
-
 class Strict(BaseModel):
     """What somebody writes in a config: keys that are not declared and numbers that are not finite are
     refused, and nothing changes it afterwards."""
@@ -36,12 +30,24 @@ class Strict(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=())
 
 
-_OWN_KEYS = frozenset(
-    {"metric", "alias", "function", "reduction", "aggregation", "higher_is_better", "depends_on", "kwargs"}
-)
+class Gathering(Strict):
+    """What takes arguments of any name: they stand beside its own keys, or under a key of their own."""
+
+    GATHERED: ClassVar[str] = "kwargs"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _gather(cls, data: Any) -> Any:
+        if not isinstance(data, Mapping):
+            return data
+        own = {key: value for key, value in data.items() if key in cls.model_fields}
+        beside = {key: value for key, value in data.items() if key not in own}
+        given = own.get(cls.GATHERED) or {}
+        # What is no mapping stays as it is, to be refused at its place.
+        return {**own, cls.GATHERED: {**given, **beside} if isinstance(given, Mapping) else given}
 
 
-class MetricConfig(Strict):
+class MetricConfig(Gathering):
     """One entry of a ``metric_list``; a bare name is enough, and keys not named here are the metric's
     arguments.
 
@@ -50,9 +56,6 @@ class MetricConfig(Strict):
     >>> MetricConfig.model_validate({"metric": "exact_match", "ignore_case": True}).kwargs
     {'ignore_case': True}
     """
-
-    # Arguments may stand beside the named keys, so the form that a config is sent by must let them pass.
-    model_config = ConfigDict(json_schema_extra={"additionalProperties": True})
 
     metric: str | FunctionRef = Field(description="Registered name, or file.py:fn")
     alias: str | None = Field(None, description="Name of the result; default: the metric's")
@@ -71,18 +74,12 @@ class MetricConfig(Strict):
 
     @model_validator(mode="before")
     @classmethod
-    def _gather_arguments(cls, data: Any) -> Any:
+    def _take_its_name(cls, data: Any) -> Any:
         if isinstance(data, str):
             return {"metric": data}
-        if not isinstance(data, Mapping):
-            return data
-        own = {key: value for key, value in data.items() if key in _OWN_KEYS}
-        arguments = {key: value for key, value in data.items() if key not in _OWN_KEYS}
-        if "metric" not in own and isinstance(own.get("function"), str):
-            own["metric"] = own["function"].rpartition(":")[2]
-        if arguments:
-            own["kwargs"] = gathered(own.get("kwargs"), arguments)
-        return own
+        if isinstance(data, Mapping) and "metric" not in data and isinstance(data.get("function"), str):
+            return {**data, "metric": data["function"].rpartition(":")[2]}
+        return data
 
     @field_validator("reduction", mode="before")
     @classmethod

@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import (
     BeforeValidator,
-    ConfigDict,
     Discriminator,
     Field,
     Tag,
@@ -20,7 +19,7 @@ from pydantic import (
     model_validator,
 )
 
-from metrics.config import MetricConfig, RunsProgram, Strict, gathered
+from metrics.config import Gathering, MetricConfig, RunsProgram, Strict
 from metrics.errors import check_name, nearest
 from metrics.registry import plugins
 from metrics.types import CutOff, OutputType
@@ -226,15 +225,12 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else str(value)
 
 
-class FilterStepConfig(Strict):
+class FilterStepConfig(Gathering):
     """One step: a registered name or ``file.py:fn``, and its arguments, which are all the other keys.
 
     >>> FilterStepConfig.model_validate({"function": "take_first_k", "k": 4}).kwargs
     {'k': 4}
     """
-
-    # Written flat, so the form that a config is sent by must let the arguments pass, too.
-    model_config = ConfigDict(json_schema_extra={"additionalProperties": True})
 
     function: str = Field(description="Registered name, or file.py:fn")
     depends_on: tuple[str, ...] = Field((), description="Files and folders that its function reads unseen")
@@ -242,14 +238,8 @@ class FilterStepConfig(Strict):
 
     @model_validator(mode="before")
     @classmethod
-    def _gather_arguments(cls, data: Any) -> Any:
-        if isinstance(data, str):
-            return {"function": data}
-        if not isinstance(data, Mapping) or "function" not in data:
-            return data
-        own = {key: value for key, value in data.items() if key in ("function", "depends_on")}
-        arguments = {key: value for key, value in data.items() if key not in (*own, "kwargs")}
-        return {**own, "kwargs": gathered(data.get("kwargs"), arguments)}
+    def _function_alone(cls, data: Any) -> Any:
+        return {"function": data} if isinstance(data, str) else data
 
     @model_serializer
     def _flat(self) -> dict[str, Any]:
@@ -431,7 +421,7 @@ class ArenaConfig(Strict):
         return self
 
 
-class UserScorerConfig(Strict):
+class UserScorerConfig(Gathering):
     """A scorer class in the user's file; all other keys are arguments of its constructor."""
 
     type: str = Field(description="file.py:Class, or the name of an installed plugin")
@@ -439,15 +429,6 @@ class UserScorerConfig(Strict):
     kwargs: dict[str, Any] = Field(
         default_factory=dict, description="Arguments of the class; they may stand beside type as well"
     )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _gather_arguments(cls, data: Any) -> Any:
-        if not isinstance(data, Mapping):
-            return data
-        own = {"type": None} | {key: data[key] for key in ("type", "depends_on") if key in data}
-        arguments = {key: value for key, value in data.items() if key not in (*own, "kwargs")}
-        return {**own, "kwargs": gathered(data.get("kwargs"), arguments)}
 
     @field_validator("type")
     @classmethod

@@ -19,15 +19,14 @@ from pydantic.fields import FieldInfo
 
 from flows.config.errors import NOT_WRITTEN, Location
 from flows.config.schema import EvalConfig
-from metrics.config import MetricConfig
+from metrics.config import Gathering, MetricConfig
 from scorers.config import (
     ArenaConfig,
     DefaultScorerConfig,
     FilterConfig,
-    FilterStepConfig,
     UserScorerConfig,
 )
-from scorers.judge.config import JudgeConfig, JudgeModel
+from scorers.judge.config import JudgeConfig
 from tasks.models.config import ModelConfig, SampleParams
 from tasks.models.registry import DEFAULT, schemas
 from tasks.verdicts.config import (
@@ -48,8 +47,6 @@ _OTHER_SHAPE: Final = frozenset(
     {"model_type", "model_attributes_type", "dict_type", "list_type", "tuple_type", "union_tag_not_found"}
 )
 """What pydantic calls it where a value has another shape; any other error is about what it was read as."""
-OPEN: Final = frozenset({MetricConfig, FilterStepConfig, JudgeModel, UserScorerConfig})
-"""Models whose other keys are arguments."""
 ONE_OR_MANY: Final = frozenset(
     {
         (EvalConfig, "facets"),
@@ -458,7 +455,7 @@ def _widen(definition: dict[str, Any], model: Model) -> None:
     for owner, name in ONE_OR_MANY:
         if owner is model:
             properties[name] = _or_one(properties[name])
-    if model in OPEN:
+    if issubclass(model, Gathering):
         definition["additionalProperties"] = True
     if model in (MetricConfig, EvaluationMethodConfig, EvaluationMetricConfig, DefaultScorerConfig):
         definition.pop("required", None)  # each may be told from the others: function without a metric

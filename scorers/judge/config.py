@@ -5,7 +5,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from hashlib import sha256
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -17,7 +17,7 @@ from pydantic import (
     model_validator,
 )
 
-from metrics.config import NamesFile, Strict, gathered
+from metrics.config import Gathering, NamesFile, Strict
 from metrics.errors import ConfigError
 
 
@@ -95,8 +95,10 @@ Reading = Annotated[
 ]
 
 
-class JudgeModel(Strict):
+class JudgeModel(Gathering):
     """A judge: the name of an entry of ``models:``, or such an entry itself (all keys besides ``name``)."""
+
+    GATHERED: ClassVar[str] = "entry"
 
     name: str = Field(min_length=1, description="Entry of models:, or a name of its own")
     entry: dict[str, Any] = Field(
@@ -105,13 +107,8 @@ class JudgeModel(Strict):
 
     @model_validator(mode="before")
     @classmethod
-    def _gather_entry(cls, data: Any) -> Any:
-        if isinstance(data, str):
-            return {"name": data}
-        if not isinstance(data, Mapping):
-            return data
-        rest = {key: value for key, value in data.items() if key not in ("name", "entry")}
-        return {"name": data.get("name"), "entry": gathered(data.get("entry"), rest)}
+    def _name_alone(cls, data: Any) -> Any:
+        return {"name": data} if isinstance(data, str) else data
 
 
 class JudgeMessage(Strict):
