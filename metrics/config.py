@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 FunctionRef = str
 """``"file.py:fn"`` or ``"module:fn"``: a user's function; a colon is what tells it from a registered name."""
@@ -28,6 +28,14 @@ class Strict(BaseModel):
     refused, and nothing changes it afterwards."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=())
+
+
+def _one_or_many(value: Any) -> Any:
+    return [value] if isinstance(value, str | Mapping) else value
+
+
+OneOrMany: Final = BeforeValidator(_one_or_many)
+"""Marks a list of a config of which a single entry may be written without the brackets."""
 
 
 class Gathering(Strict):
@@ -62,7 +70,9 @@ class MetricConfig(Gathering):
     function: FunctionRef | None = Field(
         None, description="file.py:fn that computes it; `metric` is then its name"
     )
-    reduction: list[str] | None = Field(None, description="How repeats become one row: mean, pass@8, maj@8 …")
+    reduction: Annotated[list[str], OneOrMany] | None = Field(
+        None, description="How repeats become one row: mean, pass@8, maj@8 …"
+    )
     aggregation: str | None = Field(None, description="How items become one number")
     higher_is_better: bool | None = Field(
         None, description="Default: as the metric says, else the aggregation"
@@ -80,11 +90,6 @@ class MetricConfig(Gathering):
         if isinstance(data, Mapping) and "metric" not in data and isinstance(data.get("function"), str):
             return {**data, "metric": data["function"].rpartition(":")[2]}
         return data
-
-    @field_validator("reduction", mode="before")
-    @classmethod
-    def _one_or_many(cls, value: Any) -> Any:
-        return [value] if isinstance(value, str) else value
 
 
 class StatisticsConfig(Strict):

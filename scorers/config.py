@@ -19,7 +19,7 @@ from pydantic import (
     model_validator,
 )
 
-from metrics.config import Gathering, MetricConfig, RunsProgram, Strict
+from metrics.config import Gathering, MetricConfig, OneOrMany, RunsProgram, Strict
 from metrics.errors import check_name, nearest
 from metrics.registry import plugins
 from metrics.types import CutOff, OutputType
@@ -255,18 +255,10 @@ class FilterConfig(Strict):
     """
 
     name: str = Field(min_length=1, description="Shown beside the metric: metric,name")
-    filter: tuple[FilterStepConfig, ...] = Field((), description="Steps, first to last")
-    metric_list: tuple[MetricConfig, ...] | None = Field(None, description="Metrics of this filter")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _one_step_or_many(cls, data: Any) -> Any:
-        if not isinstance(data, Mapping):
-            return data
-        alone = {
-            key: [data[key]] for key in ("filter", "metric_list") if isinstance(data.get(key), str | Mapping)
-        }
-        return {**data, **alone}
+    filter: Annotated[tuple[FilterStepConfig, ...], OneOrMany] = Field((), description="Steps, first to last")
+    metric_list: Annotated[tuple[MetricConfig, ...], OneOrMany] | None = Field(
+        None, description="Metrics of this filter"
+    )
 
     @model_validator(mode="after")
     def _name_can_be_shown(self) -> "FilterConfig":
@@ -381,7 +373,7 @@ class ArenaConfig(Strict):
     prompt: str | None = Field(None, description="Jinja2: one user message")
     messages: tuple[JudgeMessage, ...] | None = Field(None, description="Chat turns instead of a prompt")
     system_prompt: str | None = Field(None, description="Jinja2: the system message before them")
-    judges: tuple[JudgeModel, ...] = Field(
+    judges: Annotated[tuple[JudgeModel, ...], OneOrMany] = Field(
         min_length=1, description="Entries of models:, or entries of their own"
     )
     sample_params: dict[str, Any] = Field(
@@ -398,11 +390,6 @@ class ArenaConfig(Strict):
     both_orders: bool = Field(
         True, description="Ask with either answer first; else in one order that chance chooses"
     )
-
-    @field_validator("judges", mode="before")
-    @classmethod
-    def _one_or_many(cls, value: Any) -> Any:
-        return [value] if isinstance(value, str | Mapping) else value
 
     @model_validator(mode="after")
     def _fits_together(self) -> "ArenaConfig":

@@ -2,8 +2,7 @@
 
 ``sections`` lists the keys with type, default and meaning; ``as_markdown`` makes the page docs/config.md of
 them, ``json_schema`` what editors complete and check a YAML file with. A name alone in the place of a mapping
-is found by trying (``short_forms``); what else a model takes besides its own fields is told here, in
-``ONE_OR_MANY`` above all.
+is found by trying (``short_forms``); what else a model takes besides its own fields is told in ``_widen``.
 """
 
 import re
@@ -19,15 +18,10 @@ from pydantic.fields import FieldInfo
 
 from flows.config.errors import NOT_WRITTEN, Location
 from flows.config.schema import EvalConfig
-from metrics.config import Gathering, MetricConfig
-from scorers.config import (
-    ArenaConfig,
-    DefaultScorerConfig,
-    FilterConfig,
-    UserScorerConfig,
-)
+from metrics.config import Gathering, MetricConfig, OneOrMany
+from scorers.config import DefaultScorerConfig, UserScorerConfig
 from scorers.judge.config import JudgeConfig
-from tasks.models.config import ModelConfig, SampleParams
+from tasks.models.config import ModelConfig
 from tasks.models.registry import DEFAULT, schemas
 from tasks.verdicts.config import (
     METHOD_PARAMS,
@@ -47,19 +41,6 @@ _OTHER_SHAPE: Final = frozenset(
     {"model_type", "model_attributes_type", "dict_type", "list_type", "tuple_type", "union_tag_not_found"}
 )
 """What pydantic calls it where a value has another shape; any other error is about what it was read as."""
-ONE_OR_MANY: Final = frozenset(
-    {
-        (EvalConfig, "facets"),
-        (EvalConfig, "metric_list"),
-        (FilterConfig, "filter"),
-        (FilterConfig, "metric_list"),
-        (MetricConfig, "reduction"),
-        (JudgeConfig, "judges"),
-        (ArenaConfig, "judges"),
-        (SampleParams, "stop"),
-    }
-)
-"""Lists of which a single entry may be written without the brackets."""
 _BY_TYPE: Final[Mapping[Model, Callable[[], Mapping[str, Model]]]] = {
     EvaluationMethodConfig: lambda: METHOD_PARAMS,
     EvaluationMetricConfig: lambda: METRIC_PARAMS,
@@ -177,13 +158,18 @@ def _key(model: Model, name: str, info: FieldInfo, path: str, at: Mapping[Model,
     value = " or ".join([*map(_short, short_forms_of_field(model, name)), _value(info)])
     if model is ModelConfig and name == "type":
         value = " | ".join([*schemas(), "file.py:Class"])
-    if (model, name) in ONE_OR_MANY:
+    if _takes_one_alone(info):
         value = f"{value}, or one alone"
     below = f"{path}.{name}" if path else name
     told = [at[inner] for inner in _models(info.annotation) if inner in at]
     elsewhere = [place for place in told if place != below and model not in _BY_TYPE]
     meaning = (info.description or "") + (f"; as {elsewhere[0]}" if elsewhere else "")
     return Key(below, value, _default(model, name, info), _sentence(meaning))
+
+
+def _takes_one_alone(info: FieldInfo) -> bool:
+    options = [info.metadata, *map(get_args, get_args(info.annotation))]
+    return any(OneOrMany in marks for marks in options)
 
 
 def _sentence(text: str) -> str:
@@ -452,8 +438,8 @@ def _all_models(model: Model, seen: frozenset[Model] = frozenset()) -> frozenset
 def _widen(definition: dict[str, Any], model: Model) -> None:
     """Lets the schema of one model pass what the model's validators take besides the fields' own types."""
     properties = definition["properties"]
-    for owner, name in ONE_OR_MANY:
-        if owner is model:
+    for name, info in model.model_fields.items():
+        if _takes_one_alone(info):
             properties[name] = _or_one(properties[name])
     if issubclass(model, Gathering):
         definition["additionalProperties"] = True

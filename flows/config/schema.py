@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator, Field, field_serializer, model_validator
 
-from metrics.config import MetricConfig, StatisticsConfig, Strict
+from metrics.config import MetricConfig, OneOrMany, StatisticsConfig, Strict
 from metrics.types import CutOff, OutputType
 from scorers.config import ITEM_SECONDS, DefaultScorerConfig, FilterConfig, NamedScorer, ScoringConfig
 from scorers.letters import ACC_LETTER
@@ -38,10 +38,6 @@ FIRST_TOKEN_ALONE: Final = SampleParams(temperature=0, max_tokens=1, logprobs=Tr
 """How the first token is asked for, unless the config says otherwise."""
 
 
-def _one_or_many(value: Any) -> Any:
-    return [value] if isinstance(value, str | dict) else value
-
-
 def _of_a_type(value: Any) -> Any:
     if isinstance(value, dict) and not isinstance(value.get("type", ""), str):
         raise PlacedError("expected text, the name of a model type", "type")
@@ -49,7 +45,6 @@ def _of_a_type(value: Any) -> Any:
 
 
 Model = Annotated[ModelConfig, BeforeValidator(_of_a_type)]
-Names = Annotated[tuple[str, ...], BeforeValidator(_one_or_many)]
 
 
 class EvalConfig(BenchmarkFields):
@@ -68,7 +63,7 @@ class EvalConfig(BenchmarkFields):
         description="Named chains of filters; without it one named none, whole responses",
         json_schema_extra={"minItems": 1},
     )
-    metric_list: Annotated[tuple[MetricConfig, ...], BeforeValidator(_one_or_many)] | None = Field(
+    metric_list: Annotated[tuple[MetricConfig, ...], OneOrMany] | None = Field(
         default=None, description="Metrics of the filters that have no list of their own"
     )
     process_results: str | None = Field(
@@ -81,7 +76,7 @@ class EvalConfig(BenchmarkFields):
     metrics: tuple[EvaluationMetricConfig, ...] = Field(
         default=(), description="Metrics over evaluation results, by facets and label"
     )
-    facets: Names = Field(
+    facets: Annotated[tuple[str, ...], OneOrMany] = Field(
         default=("model_name", "prompt_template"),
         description="What results are grouped by: model_name, prompt_template, fields of the items (topic, "
         "item.topic), metadata of the answers (metadata.step)",

@@ -13,11 +13,10 @@ from pydantic import (
     ConfigDict,
     Field,
     ValidationError,
-    field_validator,
     model_validator,
 )
 
-from metrics.config import Gathering, NamesFile, Strict
+from metrics.config import Gathering, NamesFile, OneOrMany, Strict
 from metrics.errors import ConfigError
 
 
@@ -169,7 +168,7 @@ class JudgeConfig(Strict):
     prompt: str | None = Field(None, description="Jinja2: one user message")
     messages: tuple[JudgeMessage, ...] | None = Field(None, description="Chat turns instead of a prompt")
     system_prompt: str | None = Field(None, description="Jinja2: the system message before them")
-    judges: tuple[JudgeModel, ...] = Field(
+    judges: Annotated[tuple[JudgeModel, ...], OneOrMany] = Field(
         min_length=1, description="Entries of models:, or entries of their own"
     )
     repeats: int = Field(1, ge=1, description="Verdicts asked of each judge")
@@ -192,11 +191,6 @@ class JudgeConfig(Strict):
     threshold: float = Field(
         0.5, description="A score at or above counts as a positive verdict, in the corrected rate"
     )
-
-    @field_validator("judges", mode="before")
-    @classmethod
-    def _one_or_many(cls, value: Any) -> Any:
-        return [value] if isinstance(value, str | Mapping) else value
 
     @model_validator(mode="after")
     def _fits_together(self) -> "JudgeConfig":

@@ -9,7 +9,6 @@ from urllib.parse import urlsplit
 
 from pydantic import (
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Field,
     PrivateAttr,
@@ -19,7 +18,7 @@ from pydantic import (
     model_validator,
 )
 
-from metrics.config import NamesFile, Strict
+from metrics.config import NamesFile, OneOrMany, Strict
 from metrics.errors import check_name
 from tasks.models.addresses import answer_to
 from tasks.models.errors import ModelError
@@ -88,13 +87,6 @@ sample index.
 """
 
 
-def _as_tuple(value: Any) -> Any:
-    return (value,) if isinstance(value, str) else value
-
-
-Stop = Annotated[tuple[str, ...], BeforeValidator(_as_tuple)]
-
-
 class SampleParams(Strict):
     """How answers are drawn. A field left out is not sent, so the server's own default holds."""
 
@@ -117,7 +109,7 @@ class SampleParams(Strict):
     min_p: float | None = Field(
         None, ge=0, le=1, description="draw from tokens with this share of the likeliest one's probability"
     )
-    stop: Stop | None = Field(None, description="texts that end an answer")
+    stop: Annotated[tuple[str, ...], OneOrMany] | None = Field(None, description="texts that end an answer")
     presence_penalty: float | None = Field(None, description="against tokens that were said before")
     frequency_penalty: float | None = Field(None, description="against tokens by how often they were said")
     repetition_penalty: float | None = Field(None, description="divides the logits of tokens said before")
