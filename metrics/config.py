@@ -1,13 +1,11 @@
 """What a config says about metrics and about error bars."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
-
-FunctionRef = str
-"""``"file.py:fn"`` or ``"module:fn"``: a user's function; a colon is what tells it from a registered name."""
+from pydantic.fields import FieldInfo
 
 
 @dataclass(frozen=True)
@@ -28,6 +26,24 @@ class Strict(BaseModel):
     refused, and nothing changes it afterwards."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=())
+
+
+@dataclass(frozen=True)
+class TakesFunction:
+    """Marks a field of a config under which ``!function`` may stand, as a name or as a whole entry."""
+
+
+FunctionRef = Annotated[str, TakesFunction()]
+"""``"file.py:fn"`` or ``"module:fn"``: a user's function; a colon is what tells it from a registered name."""
+
+
+def marks_of(info: FieldInfo) -> Iterator[Any]:
+    """The marks of a config's field, those of its alternatives and entries too."""
+    yield from info.metadata
+    waiting = [info.annotation]
+    for annotation in waiting:
+        yield from getattr(annotation, "__metadata__", ())
+        waiting += get_args(annotation)
 
 
 def _one_or_many(value: Any) -> Any:
@@ -65,15 +81,15 @@ class MetricConfig(Gathering):
     {'ignore_case': True}
     """
 
-    metric: str | FunctionRef = Field(description="Registered name, or file.py:fn")
+    metric: FunctionRef = Field(description="Registered name, or file.py:fn")
     alias: str | None = Field(None, description="Name of the result; default: the metric's")
     function: FunctionRef | None = Field(
         None, description="file.py:fn that computes it; `metric` is then its name"
     )
-    reduction: Annotated[list[str], OneOrMany] | None = Field(
+    reduction: Annotated[list[FunctionRef], OneOrMany] | None = Field(
         None, description="How repeats become one row: mean, pass@8, maj@8 …"
     )
-    aggregation: str | None = Field(None, description="How items become one number")
+    aggregation: FunctionRef | None = Field(None, description="How items become one number")
     higher_is_better: bool | None = Field(
         None, description="Default: as the metric says, else the aggregation"
     )

@@ -19,7 +19,7 @@ from pydantic import (
     model_validator,
 )
 
-from metrics.config import Gathering, MetricConfig, OneOrMany, RunsProgram, Strict
+from metrics.config import FunctionRef, Gathering, MetricConfig, OneOrMany, RunsProgram, Strict, TakesFunction
 from metrics.errors import check_name, nearest
 from metrics.registry import plugins
 from metrics.types import CutOff, OutputType
@@ -232,7 +232,7 @@ class FilterStepConfig(Gathering):
     {'k': 4}
     """
 
-    function: str = Field(description="Registered name, or file.py:fn")
+    function: FunctionRef = Field(description="Registered name, or file.py:fn")
     depends_on: tuple[str, ...] = Field((), description="Files and folders that its function reads unseen")
     kwargs: dict[str, Any] = Field(default_factory=dict, description="Arguments of the step")
 
@@ -255,8 +255,10 @@ class FilterConfig(Strict):
     """
 
     name: str = Field(min_length=1, description="Shown beside the metric: metric,name")
-    filter: Annotated[tuple[FilterStepConfig, ...], OneOrMany] = Field((), description="Steps, first to last")
-    metric_list: Annotated[tuple[MetricConfig, ...], OneOrMany] | None = Field(
+    filter: Annotated[tuple[FilterStepConfig, ...], OneOrMany, TakesFunction()] = Field(
+        (), description="Steps, first to last"
+    )
+    metric_list: Annotated[tuple[MetricConfig, ...], OneOrMany, TakesFunction()] | None = Field(
         None, description="Metrics of this filter"
     )
 
@@ -283,7 +285,7 @@ class RewardModelConfig(Strict):
     asked."""
 
     type: Literal["reward_model"] = Field("reward_model", description="Its name")
-    function: str | None = Field(None, description="file.py:fn, one number per response")
+    function: FunctionRef | None = Field(None, description="file.py:fn, one number per response")
     depends_on: tuple[str, ...] = Field((), description="Files and folders that the function reads unseen")
     params: dict[str, Any] = Field(default_factory=dict, description="Further keywords of the function")
     model: str | dict[str, Any] | None = Field(
@@ -311,11 +313,13 @@ class RewardModelConfig(Strict):
 class EnsembleMember(Strict):
     """One part of an ensemble: a scorer, the one metric it gives, and its weight."""
 
-    metric: MetricConfig | None = Field(
+    metric: Annotated[MetricConfig | None, TakesFunction()] = Field(
         None, description="Default: the scorer's own metric (reward, llm_judge)"
     )
     weight: float = Field(1.0, gt=0, description="Of this member beside the others")
-    scorer: "ScorerConfig | None" = Field(None, description="Default: by output type, as without an ensemble")
+    scorer: Annotated["ScorerConfig | None", TakesFunction()] = Field(
+        None, description="Default: by output type, as without an ensemble"
+    )
 
 
 class RecordedConfig(Strict):
@@ -411,7 +415,7 @@ class ArenaConfig(Strict):
 class UserScorerConfig(Gathering):
     """A scorer class in the user's file; all other keys are arguments of its constructor."""
 
-    type: str = Field(description="file.py:Class, or the name of an installed plugin")
+    type: FunctionRef = Field(description="file.py:Class, or the name of an installed plugin")
     depends_on: tuple[str, ...] = Field((), description="Files and folders that the class reads unseen")
     kwargs: dict[str, Any] = Field(
         default_factory=dict, description="Arguments of the class; they may stand beside type as well"

@@ -29,7 +29,9 @@ from typing import (
 
 import yaml
 from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 
+from metrics.config import TakesFunction, marks_of
 from metrics.errors import MOST_REPEATED, REPEATED_TOO_OFTEN, ConfigError, NightjarError, nearest
 from tasks.models.registry import DEFAULT, schemas
 
@@ -453,21 +455,21 @@ def _instead_of_boolean(expected: str, value: Any) -> str:
     return f"expected {expected}, got {quoted(value)}{remedy if _EXPECTED['string_type'] in expected else ''}"
 
 
-TAKES_FUNCTION: Final = frozenset(
-    {"function", "metric", "metric_list", "filter", "reduction", "aggregation", "process_results", "dataset"}
-    | {"scorer", "type"}
-)
-"""Keys of a config under which a function may stand; a text alone may be an entry of some."""
-
-
 def misplaced_functions(model: type[BaseModel], source: YamlSource) -> Iterator[Problem]:
     """Each ``!function`` where a key takes none: its name would be taken for the text or the template."""
     for location in sorted(source.functions, key=str):
         end = max((index for index, part in enumerate(location) if isinstance(part, str)), default=0)
         owners = models_at(model, location[:end])
-        if location[end] not in TAKES_FUNCTION and any(location[end] in one.model_fields for one in owners):
+        key = str(location[end])
+        fields = [one.model_fields[key] for one in owners if key in one.model_fields]
+        if fields and not any(map(takes_function, fields)):
             name = quoted(value_at(source.data, location))
             yield Problem(location, f"takes no function, got {FUNCTION_TAG} {name}; write the value itself")
+
+
+def takes_function(info: FieldInfo) -> bool:
+    """Whether a function may stand under a config's key."""
+    return any(isinstance(mark, TakesFunction) for mark in marks_of(info))
 
 
 def refusal(source: YamlSource, problems: Iterable[Problem]) -> ConfigError:

@@ -18,7 +18,7 @@ from pydantic.fields import FieldInfo
 
 from flows.config.errors import NOT_WRITTEN, Location
 from flows.config.schema import EvalConfig
-from metrics.config import Gathering, MetricConfig, OneOrMany
+from metrics.config import Gathering, MetricConfig, OneOrMany, marks_of
 from scorers.config import DefaultScorerConfig, UserScorerConfig
 from scorers.judge.config import JudgeConfig
 from tasks.models.config import ModelConfig
@@ -158,18 +158,13 @@ def _key(model: Model, name: str, info: FieldInfo, path: str, at: Mapping[Model,
     value = " or ".join([*map(_short, short_forms_of_field(model, name)), _value(info)])
     if model is ModelConfig and name == "type":
         value = " | ".join([*schemas(), "file.py:Class"])
-    if _takes_one_alone(info):
+    if OneOrMany in marks_of(info):
         value = f"{value}, or one alone"
     below = f"{path}.{name}" if path else name
     told = [at[inner] for inner in _models(info.annotation) if inner in at]
     elsewhere = [place for place in told if place != below and model not in _BY_TYPE]
     meaning = (info.description or "") + (f"; as {elsewhere[0]}" if elsewhere else "")
     return Key(below, value, _default(model, name, info), _sentence(meaning))
-
-
-def _takes_one_alone(info: FieldInfo) -> bool:
-    options = [info.metadata, *map(get_args, get_args(info.annotation))]
-    return any(OneOrMany in marks for marks in options)
 
 
 def _sentence(text: str) -> str:
@@ -398,9 +393,7 @@ def _given(name: str) -> dict[str, Any]:
 
 def _is_enough(model: Model, name: str) -> bool:
     """Whether a model tells the key that it requires from this one, a text."""
-    annotation = model.model_fields[name].annotation
-    alternatives = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
-    if str not in alternatives:
+    if str not in _plain_in(model.model_fields[name].annotation):
         return False
     try:
         model.model_validate({name: "own.py:name"})
@@ -439,7 +432,7 @@ def _widen(definition: dict[str, Any], model: Model) -> None:
     """Lets the schema of one model pass what the model's validators take besides the fields' own types."""
     properties = definition["properties"]
     for name, info in model.model_fields.items():
-        if _takes_one_alone(info):
+        if OneOrMany in marks_of(info):
             properties[name] = _or_one(properties[name])
     if issubclass(model, Gathering):
         definition["additionalProperties"] = True

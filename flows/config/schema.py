@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator, Field, field_serializer, model_validator
 
-from metrics.config import MetricConfig, OneOrMany, StatisticsConfig, Strict
+from metrics.config import FunctionRef, MetricConfig, OneOrMany, StatisticsConfig, Strict, TakesFunction
 from metrics.types import CutOff, OutputType
 from scorers.config import ITEM_SECONDS, DefaultScorerConfig, FilterConfig, NamedScorer, ScoringConfig
 from scorers.letters import ACC_LETTER
@@ -63,13 +63,15 @@ class EvalConfig(BenchmarkFields):
         description="Named chains of filters; without it one named none, whole responses",
         json_schema_extra={"minItems": 1},
     )
-    metric_list: Annotated[tuple[MetricConfig, ...], OneOrMany] | None = Field(
+    metric_list: Annotated[tuple[MetricConfig, ...], OneOrMany, TakesFunction()] | None = Field(
         default=None, description="Metrics of the filters that have no list of their own"
     )
-    process_results: str | None = Field(
+    process_results: FunctionRef | None = Field(
         default=None, description="User function 'file.py:function' that scores an item"
     )
-    scorer: NamedScorer | None = Field(default=None, description="Chosen by output_type unless given")
+    scorer: Annotated[NamedScorer | None, TakesFunction()] = Field(
+        default=None, description="Chosen by output_type unless given"
+    )
     evaluation_methods: tuple[EvaluationMethodConfig, ...] = Field(
         default=(), description="Judgements of every response, each under a label"
     )

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, Field, JsonValue, field_validator, model_validator
 
-from metrics.config import NamesFile, Strict
+from metrics.config import NamesFile, Strict, TakesFunction
 from metrics.errors import check_name
 from metrics.types import OutputType
 from tasks.datasets.config import DatasetConfig
@@ -229,7 +229,9 @@ class BenchmarkFields(Strict):
         min_length=1, pattern=r"^[^/\\\x00-\x1f]+$", description="Name of the benchmark in results"
     )
     output_type: OutputType = Field(default="generate_until", description="What is asked of the model")
-    dataset: DatasetConfig | None = Field(default=None, description="Where the items come from")
+    dataset: Annotated[DatasetConfig | None, TakesFunction()] = Field(
+        default=None, description="Where the items come from"
+    )
     prompt_template: str | None = Field(default=None, description="Jinja2 template of the prompt")
     prompt_templates: tuple[PromptTemplate, ...] | None = Field(
         default=None, description="Several named prompts", json_schema_extra={"minItems": 1}

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Final, NamedTuple
 import orjson
 from pydantic import Field, model_validator
 
-from metrics.config import NamesFile, Strict
+from metrics.config import FunctionRef, NamesFile, Strict
 from metrics.errors import ConfigError
 
 
@@ -42,7 +42,7 @@ class DatasetConfig(Strict):
         max_length=1,
         description='What stands between the fields of a .csv file instead of a comma, such as ";" or "\\t"',
     )
-    function: str | None = Field(
+    function: FunctionRef | None = Field(
         default=None, description="Loader 'file.py:function' that returns an iterable of items"
     )
     params: dict[str, Any] = Field(

@@ -18,7 +18,7 @@ from pydantic import (
     model_validator,
 )
 
-from metrics.config import NamesFile, OneOrMany, Strict
+from metrics.config import FunctionRef, NamesFile, OneOrMany, Strict
 from metrics.errors import check_name
 from tasks.models.addresses import answer_to
 from tasks.models.errors import ModelError
@@ -207,7 +207,7 @@ class ModelConfig(Strict):
     """One model of the evaluation. A bare string is the name of a model at ``http://localhost:1234/v1``."""
 
     name: str = Field(min_length=1, description="its name in results")
-    type: str = Field(
+    type: FunctionRef = Field(
         DEFAULT,
         description="how it is asked: each type has a config of its own; file.py:Class is yours",
     )

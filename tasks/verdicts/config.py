@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
-from metrics.config import Strict
+from metrics.config import FunctionRef, Strict
 
 MethodType = Literal["exact_match", "contains", "regex_match", "json_match", "numeric_match", "length_check"]
 MetricType = Literal["pass_at_k", "classification", "mean", "median", "percentile", "pass_rate", "count"]
@@ -21,7 +21,9 @@ class _Named(Strict):
     """A built-in, or a user's function, under a name of its own."""
 
     name: str = Field(min_length=1, description="Its name in results")
-    function: str | None = Field(None, description="file.py:fn, a function of your own instead of a type")
+    function: FunctionRef | None = Field(
+        None, description="file.py:fn, a function of your own instead of a type"
+    )
     depends_on: tuple[str, ...] = Field((), description="Files and folders that the function reads unseen")
     description: str | None = Field(None, description="A note for readers of the config")
     params: dict[str, Any] = Field(default_factory=dict, description="Arguments of the built-in or function")
