@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
-from pydantic import BaseModel
 
 from flows.command_line import command_line, examples, new_app, print_json
 from metrics.aggregation import build_aggregation
@@ -33,32 +32,6 @@ T = TypeVar("T")
 
 OF_METRIC: Final = "the metric's"
 OWN: Final = "this project"
-
-# Of what scorers bring along: meaning, range, source.
-_OF_SCORERS: Final = {
-    "reward": ("The reward model's number.", "the model's", OWN),
-    "recorded": ("The number that came with a recorded response.", "its range", OWN),
-    "tests_passed": ("Did the program pass its tests; with count: share, the share of them.", "0 to 1", OWN),
-    "win_rate": (
-        "Share of its games against other models that a model won, ties counting half.",
-        "0 to 1",
-        OWN,
-    ),
-    "acc_letter": ("Was the letter of a right choice given, with choices_by letter.", "0 to 1", OWN),
-    "llm_judge": ("The judges' grades of a response, combined.", "the grades'", OWN),
-    "llm_judge_agreement": ("Krippendorff's alpha of the verdicts.", "-1 to 1", "Krippendorff 2004"),
-    "llm_judge_corrected": (
-        "Rate of positive verdicts without the judge's bias, from a calibration that people judged.",
-        "0 to 1",
-        "Lee et al. 2025, arXiv:2511.21140",
-    ),
-    "ensemble": ("Weighted combination of the members' numbers.", "the members'", OWN),
-    "filter_agreement": (
-        "Share of pairs of filters with the same prediction; of the filter *.",
-        "0 to 1",
-        OWN,
-    ),
-}
 
 
 @dataclass(frozen=True)
@@ -130,11 +103,16 @@ def _metric(name: str, definition: MetricDefinition) -> CatalogEntry:
 def _metrics_of_scorers() -> Iterator[CatalogEntry]:
     from scorers.metric_lists import SCORER_METRICS
 
-    for name, scorer in SCORER_METRICS.items():
-        meaning, span, source = _OF_SCORERS[name]
-        default = "" if name in ("llm_judge_agreement", "llm_judge_corrected") else "aggregation mean"
+    for name, metric in SCORER_METRICS.items():
         yield CatalogEntry(
-            "metrics", name, meaning, span, "higher is better", default, f"scorer {scorer}", source
+            "metrics",
+            name,
+            metric.meaning,
+            metric.span,
+            "higher is better",
+            metric.default,
+            f"scorer {metric.scorer}",
+            metric.source or OWN,
         )
 
 
@@ -197,15 +175,7 @@ def _filters() -> Iterator[CatalogEntry]:
 
 
 def _scorers() -> Iterator[CatalogEntry]:
-    from scorers.config import (
-        AgreementConfig,
-        ArenaConfig,
-        EnsembleConfig,
-        ExecutionConfig,
-        RecordedConfig,
-        RewardModelConfig,
-    )
-    from scorers.judge.config import JudgeConfig
+    from scorers.config import SCORER_CONFIGS, DefaultScorerConfig
 
     yield CatalogEntry(
         "scorers", "generation", "Each prediction against its references.", default="for generate_until"
@@ -222,18 +192,10 @@ def _scorers() -> Iterator[CatalogEntry]:
         "A user's function per response.",
         default="where process_results is set",
     )
-    configs: dict[str, type[BaseModel]] = {
-        "reward_model": RewardModelConfig,
-        "recorded": RecordedConfig,
-        "llm_judge": JudgeConfig,
-        "ensemble": EnsembleConfig,
-        "agreement": AgreementConfig,
-        "execution": ExecutionConfig,
-        "arena": ArenaConfig,
-    }
-    for name, config in configs.items():
-        keys = ", ".join(key for key in config.model_fields if key != "type")
-        yield CatalogEntry("scorers", name, _summary(config), applies_to=f"keys: {keys}")
+    for name, config in SCORER_CONFIGS.items():
+        if config is not DefaultScorerConfig:
+            keys = ", ".join(key for key in config.model_fields if key != "type")
+            yield CatalogEntry("scorers", name, _summary(config), applies_to=f"keys: {keys}")
     added = plugins("nightjar.scorers")
     yield from _listed(
         "scorers", "nightjar.scorers", added, lambda name: load_plugin(added[name]), _own_scorer

@@ -7,7 +7,7 @@ came of them.
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal, get_args
 
 from pydantic import (
     BeforeValidator,
@@ -429,7 +429,7 @@ class UserScorerConfig(Gathering):
         added = plugins("nightjar.scorers")
         if value in added:
             return added[value].value
-        names = [*SCORER_TYPES, *added]
+        names = [*SCORER_CONFIGS, *added]
         raise ValueError(
             f"scorer type {value!r} is not known{nearest(value, names)} (known: {', '.join(names)}, or "
             "file.py:Class)"
@@ -441,25 +441,10 @@ class UserScorerConfig(Gathering):
         return {"type": self.type, **named, **self.kwargs}
 
 
-SCORER_TYPES = (
-    "generation",
-    "loglikelihood",
-    "process_results",
-    "reward_model",
-    "recorded",
-    "llm_judge",
-    "ensemble",
-    "agreement",
-    "execution",
-    "arena",
-)
-
-
 def _tag(value: Any) -> str:
     name = value.get("type") if isinstance(value, Mapping) else getattr(value, "type", None)
-    if name in ("generation", "loglikelihood", "process_results"):
-        return "default"
-    return name if isinstance(name, str) and name in SCORER_TYPES else "user"
+    config = SCORER_CONFIGS.get(name) if isinstance(name, str) else None
+    return "user" if config is None else "default" if config is DefaultScorerConfig else str(name)
 
 
 def _bare_name(value: Any) -> Any:
@@ -479,6 +464,12 @@ ScorerConfig = Annotated[
     Discriminator(_tag),
 ]
 """``scorer:`` of a benchmark, told apart by ``type``; anything with a colon is a user's class."""
+SCORER_CONFIGS: Final[Mapping[str, type[Strict]]] = {
+    name: config
+    for config, _ in map(get_args, get_args(get_args(ScorerConfig)[0]))
+    for name in get_args(config.model_fields["type"].annotation)
+}
+"""The types of scorers, each with what a config says of it."""
 
 
 NamedScorer = Annotated[ScorerConfig, BeforeValidator(_bare_name)]

@@ -4,8 +4,9 @@ A filter's own list counts before the benchmark's and the default. Entries that 
 their arguments; two results under one name are refused. The factory builds every scorer's metrics with it.
 """
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
 
 from metrics.build import build_column, build_metric, named_apart
 from metrics.config import MetricConfig
@@ -152,30 +153,57 @@ def _without_comma(metric: Metric, given: str) -> Metric:
     return replace(metric, name=given + added.replace(",", ";")) if "," in added else metric
 
 
-SCORER_METRICS = {
-    "reward": "reward_model",
-    "recorded": "recorded",
-    "llm_judge": "llm_judge",
-    "llm_judge_agreement": "llm_judge",
-    "llm_judge_corrected": "llm_judge",
-    "ensemble": "ensemble",
-    "filter_agreement": "agreement",
-    "tests_passed": "execution",
-    "win_rate": "arena",
-    "acc_letter": "letters",
+@dataclass(frozen=True)
+class ScorerMetric:
+    """A metric that a type of ``scorer`` brings along, as the catalogue tells it."""
+
+    scorer: str
+    meaning: str
+    span: str = "0 to 1"
+    source: str = ""
+    default: str = "aggregation mean"
+
+
+SCORER_METRICS: Final[Mapping[str, ScorerMetric]] = {
+    "reward": ScorerMetric("reward_model", "The reward model's number.", "the model's"),
+    "recorded": ScorerMetric("recorded", "The number that came with a recorded response.", "its range"),
+    "llm_judge": ScorerMetric("llm_judge", "The judges' grades of a response, combined.", "the grades'"),
+    "llm_judge_agreement": ScorerMetric(
+        "llm_judge",
+        "Krippendorff's alpha of the verdicts.",
+        "-1 to 1",
+        source="Krippendorff 2004",
+        default="",
+    ),
+    "llm_judge_corrected": ScorerMetric(
+        "llm_judge",
+        "Rate of positive verdicts without the judge's bias, from a calibration that people judged.",
+        source="Lee et al. 2025, arXiv:2511.21140",
+        default="",
+    ),
+    "ensemble": ScorerMetric("ensemble", "Weighted combination of the members' numbers.", "the members'"),
+    "filter_agreement": ScorerMetric(
+        "agreement", "Share of pairs of filters with the same prediction; of the filter *."
+    ),
+    "tests_passed": ScorerMetric(
+        "execution", "Did the program pass its tests; with count: share, the share of them."
+    ),
+    "win_rate": ScorerMetric(
+        "arena", "Share of its games against other models that a model won, ties counting half."
+    ),
+    "acc_letter": ScorerMetric("letters", "Was the letter of a right choice given, with choices_by letter."),
 }
-"""Metric → the scorer type that gives it."""
 
 
 def refuse_without_scorer(metric: str) -> None:
     """Raises ConfigError where a metric list asks for a number that only another scorer has."""
-    kind = SCORER_METRICS.get(metric)
+    known = SCORER_METRICS.get(metric)
     if metric == "acc_letter":
         raise ConfigError(
             "metric 'acc_letter' is of choices asked for by their letters; add choices_by: letter to a "
             "benchmark of output_type multiple_choice"
         )
-    if kind is not None:
+    if known is not None:
         raise ConfigError(
-            f"metric {metric!r} comes from a scorer; add scorer: {{type: {kind}, …}} to the benchmark"
+            f"metric {metric!r} comes from a scorer; add scorer: {{type: {known.scorer}, …}} to the benchmark"
         )

@@ -9,7 +9,7 @@ import pytest
 
 from flows.catalog import LISTINGS, catalog, print_entries
 from metrics.registry import AGGREGATIONS, METRICS, REDUCTIONS
-from scorers.config import SCORER_TYPES
+from scorers.config import SCORER_CONFIGS
 from scorers.filters import FILTERS
 from scorers.metric_lists import SCORER_METRICS
 from tasks.models.registry import schemas
@@ -29,7 +29,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         ("aggregations", AGGREGATIONS),
         ("reductions", REDUCTIONS),
         ("filters", FILTERS),
-        ("scorers", SCORER_TYPES),
+        ("scorers", SCORER_CONFIGS),
         ("models", schemas()),
     ],
 )

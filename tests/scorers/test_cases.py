@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from scorers.base import ModelReply
-from scorers.config import SCORER_TYPES, FilterConfig, ScoringConfig
+from scorers.config import SCORER_CONFIGS, FilterConfig, ScoringConfig
 from scorers.factory import build_scorer
 from scorers.filters import FILTERS, FilterPipeline
 
@@ -20,7 +20,7 @@ def test_every_registered_filter_has_a_row():
 
 
 def test_every_scorer_type_has_a_row():
-    assert set(SCORER_TYPES) <= {case["type"] for case in CASES["scorers"]}
+    assert set(SCORER_CONFIGS) <= {case["type"] for case in CASES["scorers"]}
 
 
 def test_every_row_names_its_source():
