@@ -6,7 +6,7 @@ has the table.
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -17,6 +17,7 @@ from tasks.models.config import ModelConfig, SampleParams, merged_bodies
 from tasks.models.providers.openai.config import EndpointConfig
 from tasks.models.registry import PROVIDERS
 from tasks.store.outputs import RESPONSES
+from tasks.verdicts.config import METHOD_PARAMS
 
 MODEL_TYPES: Final = ("openai", "vllm", "llama.cpp")
 IN_CONTAINERS: Final = ("vllm", "llama.cpp")
@@ -371,40 +372,30 @@ def _function_or_built_in(made: _Translation, at: Location, entry: Any, method: 
         labels = {key: names for key, names in given.items() if names}
         rest = {key: value for key, value in rest.items() if key not in ("labels", "facets")}
         rest |= {"facets": entry.get("facets") or [], **({"labels": labels} if labels else {})}
-    elif isinstance(rest.get("type"), str) and rest["type"] in _BUILT_IN:
-        rest["params"] = _built_in_params(made, at, str(rest["type"]), rest.get("params") or {})
+    elif isinstance(rest.get("type"), str) and (native := METHOD_PARAMS.get(rest["type"])) is not None:
+        params = rest.get("params") or {}
+        rest["params"] = _built_in_params(made, at, str(rest["type"]), native.model_fields, params)
     return rest
 
 
-_BUILT_IN: Final[Mapping[str, Mapping[str, str]]] = {
-    "exact_match": {"strip_whitespace": "strip"},
-    "contains": {},
-    "regex_match": {"pattern": "pattern"},
-    "json_match": {},
-    "numeric_match": {"tolerance": "tolerance"},
-    "length_check": {"min_length": "min_length", "max_length": "max_length", "unit": "unit"},
-}
-"""Arguments of the framework's built-in methods under their names here; ``_changed`` has the others."""
+_RENAMED: Final = {("exact_match", "strip_whitespace"): "strip"}
+"""Arguments of the framework's built-in methods that have another name here; ``_changed`` has those that mean
+something else."""
 _FLAGS: Final = {"ignore_case": re.IGNORECASE, "multiline": re.MULTILINE, "dotall": re.DOTALL}
 
 
 def _built_in_params(
-    made: _Translation, at: Location, kind: str, params: Mapping[str, Any]
+    made: _Translation, at: Location, kind: str, native: Collection[str], params: Mapping[str, Any]
 ) -> dict[str, Any]:
-    from tasks.verdicts.config import METHOD_PARAMS
-
     if not isinstance(params, Mapping):
         raise made.refuse((*at, "params"), f"expected arguments by name, got '{params}'")
-    native = METHOD_PARAMS[kind].model_fields
     found: dict[str, Any] = {}
     for key, value in params.items():
         changed = _changed(kind, key, value)
         if changed is not None:
             found |= changed
-        elif key in _BUILT_IN[kind]:
-            found[_BUILT_IN[kind][key]] = value
-        elif key in native:
-            found[key] = value
+        elif (name := _RENAMED.get((kind, key), key)) in native:
+            found[name] = value
         else:
             made.note((*at, "params", key), f"has no counterpart in {kind} here")
     return found

@@ -21,7 +21,6 @@ from metrics.text.fences import fenced_blocks
 from metrics.text.matches import parse_number
 from tasks.store.keys import canonical_json
 from tasks.verdicts.config import (
-    METHOD_PARAMS,
     ContainsParams,
     ExactMatchParams,
     JsonMatchParams,
@@ -337,8 +336,3 @@ def needs_truth(kind: str, params: Params) -> bool:
             return params.pattern is None or params.group is not None
         case _:
             return kind != "length_check"
-
-
-def build_params(kind: str, params: dict[str, Any]) -> Params:
-    """The built-in's arguments, checked when the config was read."""
-    return METHOD_PARAMS[kind].model_validate(params)

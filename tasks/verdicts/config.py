@@ -4,7 +4,6 @@ A method judges one response and gives labels; a metric makes numbers of what th
 label and facet group. Both name a built-in ``type`` or a user's ``function``, never both.
 """
 
-import difflib
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
@@ -12,6 +11,7 @@ from typing import Any, Final, Literal
 from pydantic import Field, ValidationError, model_validator
 
 from metrics.config import FunctionRef, Strict
+from metrics.errors import nearest
 
 MethodType = Literal["exact_match", "contains", "regex_match", "json_match", "numeric_match", "length_check"]
 MetricType = Literal["pass_at_k", "classification", "mean", "median", "percentile", "pass_rate", "count"]
@@ -314,8 +314,7 @@ def check_params(owner: str, model: type[Params], params: Mapping[str, Any]) -> 
     """Raises ValueError naming ``owner``, the argument, what was expected and the nearest known argument."""
     unknown = [name for name in params if name not in model.model_fields]
     if unknown:
-        nearest = difflib.get_close_matches(unknown[0], list(model.model_fields), n=1)
-        hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
+        hint = nearest(unknown[0], model.model_fields)
         known = ", ".join(model.model_fields) or "no arguments"
         raise ValueError(f"{owner} does not take the argument {unknown[0]!r}{hint} (it takes {known})")
     try:

@@ -26,12 +26,11 @@ from tasks.verdicts.built_in import (
     BuiltInVerdict,
     Judge,
     as_text,
-    build_params,
     needs_truth,
     normaliser,
     regex_match,
 )
-from tasks.verdicts.config import EvaluationMethodConfig, ExactMatchParams, RegexMatchParams
+from tasks.verdicts.config import METHOD_PARAMS, EvaluationMethodConfig, ExactMatchParams, RegexMatchParams
 from tasks.verdicts.labels import Verdict, details_json, read_verdicts
 
 _BY_KEYWORD = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -173,7 +172,7 @@ def build_method(
     """
     if config.type is None:
         return user_method(config, resolve(str(config.function)))
-    params = build_params(config.type, config.params)
+    params = METHOD_PARAMS[config.type].model_validate(config.params)
     if isinstance(params, ExactMatchParams):
         judge = _exact_match(config.name, params)
     else:

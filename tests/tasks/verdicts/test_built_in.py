@@ -6,12 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks.rows.parts import Part
-from tasks.verdicts.built_in import JUDGES, build_params, numbers_in
-from tasks.verdicts.config import ExactMatchParams
+from tasks.verdicts.built_in import JUDGES, numbers_in
+from tasks.verdicts.config import METHOD_PARAMS, ExactMatchParams
 
 
 def judge(kind: str, response: str, truth: Any, **params: Any) -> tuple[bool, Any]:
-    return JUDGES[kind](build_params(kind, params))(response, truth)
+    return JUDGES[kind](METHOD_PARAMS[kind].model_validate(params))(response, truth)
 
 
 @pytest.mark.parametrize(
