@@ -224,6 +224,10 @@ class BenchmarkFields(Strict):
     """
 
     PROMPTS: ClassVar[tuple[str, ...]] = ("prompt_template", "prompt_templates", "messages")
+    ASKED: ClassVar[tuple[str, ...]] = (
+        "dataset", *PROMPTS, "tools", "turns", "system_prompt", "target", "choices", "fewshot"
+    )  # fmt: skip
+    """Keys that say which items there are, what is asked and what is right."""
 
     name: str = Field(
         min_length=1, pattern=r"^[^/\\\x00-\x1f]+$", description="Name of the benchmark in results"
@@ -429,20 +433,7 @@ def check_native(fields: "BenchmarkFields") -> None:
 
 def check_harness(fields: "BenchmarkFields") -> None:
     """Raises PlacedError where a benchmark of the harness is given keys that only native ones have."""
-    native = (
-        "dataset",
-        "prompt_template",
-        "prompt_templates",
-        "messages",
-        "tools",
-        "turns",
-        "system_prompt",
-        "target",
-        "choices",
-        "fewshot",
-        "keep_trailing_space",
-    )
-    for key in native:
+    for key in (*fields.ASKED, "keep_trailing_space"):
         if getattr(fields, key) not in (None, False):
             raise PlacedError(
                 "belongs to native benchmarks; a benchmark of lm-evaluation-harness is changed by its own "

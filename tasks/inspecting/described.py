@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from metrics.errors import ConfigError
+from tasks.benchmarks.config import BenchmarkFields
 from tasks.benchmarks.recorded.inspect_log import text_of
 from tasks.benchmarks.recorded.inspect_runs import REDUCTIONS
 from tasks.benchmarks.recorded.run import FIELD, pair_name
@@ -24,8 +25,7 @@ from tasks.store.home import private_folder, write_lines
 from tasks.usercode.sources import named_files
 
 OWN_KEYS: Final = (
-    "dataset", "prompt_template", "prompt_templates", "messages", "tools", "turns", "system_prompt",
-    "gen_prefix", "target", "choices", "choices_by", "fewshot", "output_type", "scorer", "metric_list",
+    *BenchmarkFields.ASKED, "gen_prefix", "choices_by", "output_type", "scorer", "metric_list",
     "filter_list", "process_results", "harness", "benchmark", "limits", "inspected",
 )  # fmt: skip
 """Keys that say what the task says; ``limits`` are those of ``inspect``."""
