@@ -75,15 +75,6 @@ class Anthropic(NativeProvider[AnthropicConfig]):
     takes = TAKEN
     batches = AnthropicBatches()
 
-    @classmethod
-    def check(cls, model: ModelConfig) -> None:
-        """Refuses what is for a chat template."""
-        super().check(model)
-        if model.reasoning.template_kwargs:
-            raise ValueError("reasoning.template_kwargs: type anthropic has no chat template")
-        if model.reasoning.budget_as not in (None, "anthropic"):
-            raise ValueError("reasoning.budget_as: type anthropic takes a budget as anthropic alone")
-
     def headers(self, key: str | None) -> dict[str, str]:
         """The API's version, and the key where there is one."""
         return {"anthropic-version": API_VERSION, **({} if key is None else {"x-api-key": key})}

@@ -113,15 +113,13 @@ class Bedrock(NativeProvider[BedrockConfig]):
 
     @classmethod
     def check(cls, model: ModelConfig) -> None:
-        """Refuses what is for a chat template, and a budget, for which each maker has a field of its own."""
-        super().check(model)
-        if model.reasoning.template_kwargs:
-            raise ValueError("reasoning.template_kwargs: type bedrock has no chat template")
+        """Refuses a budget, too, for which each maker has a field of its own."""
         if model.reasoning.budget_tokens is not None:
             raise ValueError(
                 "reasoning.budget_tokens: Converse has no field for it; say it in config.extra_body, as "
                 "additionalModelRequestFields: {thinking: {type: enabled, budget_tokens: 2048}} for Claude"
             )
+        super().check(model)
 
     def http(self, served: ServedModel[Any], connections: int) -> HttpTransport:
         """Signed, where there is no API key; raises ModelError where there is no access key either."""

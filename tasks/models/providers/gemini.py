@@ -85,15 +85,6 @@ class Gemini(NativeProvider[GeminiConfig]):
     takes = TAKEN
     batches = GeminiBatches()
 
-    @classmethod
-    def check(cls, model: ModelConfig) -> None:
-        """Refuses what is for a chat template."""
-        super().check(model)
-        if model.reasoning.template_kwargs:
-            raise ValueError("reasoning.template_kwargs: type gemini has no chat template")
-        if model.reasoning.budget_as not in (None, "gemini"):
-            raise ValueError("reasoning.budget_as: type gemini takes a budget as gemini alone")
-
     def headers(self, key: str | None) -> dict[str, str]:
         """The key."""
         return {} if key is None else {"x-goog-api-key": key}

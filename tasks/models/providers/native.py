@@ -41,6 +41,16 @@ class NativeProvider(AskedProvider[N]):
     takes: ClassVar[frozenset[str]]
     """Sampling parameters that the API has a field for, ``seed`` and ``n`` among them if it does."""
 
+    @classmethod
+    def check(cls, model: ModelConfig) -> None:
+        """Refuses what is for a chat template, and a budget of thoughts in the field of another API."""
+        super().check(model)
+        reasoning, kind = model.reasoning, model.type
+        if reasoning.template_kwargs:
+            raise ValueError(f"reasoning.template_kwargs: type {kind} has no chat template")
+        if reasoning.budget_as not in (None, kind):
+            raise ValueError(f"reasoning.budget_as: type {kind} takes a budget as {kind} alone")
+
     def facts(self) -> dict[str, Any]:
         """Name, address or ``identity``, and ``extra_body``."""
         model, config = self.model, self.config

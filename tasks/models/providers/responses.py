@@ -69,11 +69,10 @@ class OpenAIResponses(NativeProvider[ResponsesConfig]):
 
     @classmethod
     def check(cls, model: ModelConfig) -> None:
-        """Refuses what is for a chat template, and a budget, which the API has no field for."""
+        """Refuses a budget, too, which the API has no field for."""
+        if model.reasoning.budget_tokens:
+            raise ValueError("reasoning.budget_tokens: type openai_responses takes reasoning.effort alone")
         super().check(model)
-        for name in ("template_kwargs", "budget_tokens"):
-            if getattr(model.reasoning, name):
-                raise ValueError(f"reasoning.{name}: type openai_responses takes reasoning.effort alone")
 
     def wire(self) -> Wire:
         """Its own events; the rest is as in OpenAI's older protocol."""
