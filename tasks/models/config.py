@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, Literal, Self
 from urllib.parse import urlsplit
 
@@ -28,32 +29,38 @@ from tasks.serving.launch import surroundings_of
 from tasks.serving.weights import KnownWeights
 from tasks.store.durations import Seconds
 
-THOUGHT_BUDGETS: Final[Mapping[str, tuple[str, ...]]] = {
-    "vllm": ("thinking_token_budget",),
-    "llama.cpp": ("thinking_budget_tokens",),
-    "sglang": ("chat_template_kwargs", "thinking_budget"),
-    "nim": ("nvext", "max_thinking_tokens"),
-    "openrouter": ("reasoning", "max_tokens"),
-    "anthropic": ("thinking", "budget_tokens"),
-    "gemini": ("extra_body", "google", "thinking_config", "thinking_budget"),
-    "dashscope": ("thinking_budget",),
-}
-"""Where in a request each kind of server takes how many tokens a thought may have."""
-_BESIDE_BUDGET: Final[Mapping[str, Mapping[str, Any]]] = {
-    "anthropic": {"thinking": {"type": "enabled"}},
-    "dashscope": {"enable_thinking": True},
-}
-"""What has to be said beside the budget."""
-_BUDGET_HOSTS: Final = {
-    "openrouter.ai": "openrouter",
-    "anthropic.com": "anthropic",
-    "googleapis.com": "gemini",
-    "aliyuncs.com": "dashscope",
-    "nvidia.com": "nim",
+BudgetKind = Literal[
+    "vllm", "llama.cpp", "sglang", "nim", "openrouter", "anthropic", "gemini", "dashscope"
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ThoughtBudget:
+    """Where in a request a kind of server takes how many tokens a thought may have, what has to be said
+    beside it, and the domain that the kind is known by."""
+
+    path: tuple[str, ...]
+    beside: Mapping[str, Any] = field(default_factory=dict)
+    domain: str | None = None
+
+
+THOUGHT_BUDGETS: Final[Mapping[BudgetKind, ThoughtBudget]] = {
+    "vllm": ThoughtBudget(("thinking_token_budget",)),
+    "llama.cpp": ThoughtBudget(("thinking_budget_tokens",)),
+    "sglang": ThoughtBudget(("chat_template_kwargs", "thinking_budget")),
+    "nim": ThoughtBudget(("nvext", "max_thinking_tokens"), domain="nvidia.com"),
+    "openrouter": ThoughtBudget(("reasoning", "max_tokens"), domain="openrouter.ai"),
+    "anthropic": ThoughtBudget(
+        ("thinking", "budget_tokens"), {"thinking": {"type": "enabled"}}, "anthropic.com"
+    ),
+    "gemini": ThoughtBudget(
+        ("extra_body", "google", "thinking_config", "thinking_budget"), domain="googleapis.com"
+    ),
+    "dashscope": ThoughtBudget(("thinking_budget",), {"enable_thinking": True}, "aliyuncs.com"),
 }
 
 
-def thought_budget(tokens: int, kind: str | None, base_url: str) -> dict[str, Any]:
+def thought_budget(tokens: int, kind: BudgetKind | None, base_url: str) -> dict[str, Any]:
     """The part of a request that limits a thought to so many tokens, as ``kind`` of server takes it; None:
     the kind that the address is known for, else vLLM's.
 
@@ -61,12 +68,12 @@ def thought_budget(tokens: int, kind: str | None, base_url: str) -> dict[str, An
     ({'reasoning': {'max_tokens': 512}}, {'thinking_token_budget': 512})
     """
     host = urlsplit(base_url).hostname or ""
-    known = (name for domain, name in _BUDGET_HOSTS.items() if host == domain or host.endswith(f".{domain}"))
-    kind = kind or next(known, "vllm")
-    field: Any = tokens
-    for name in reversed(THOUGHT_BUDGETS[kind]):
-        field = {name: field}
-    return merged_bodies(_BESIDE_BUDGET.get(kind, {}), field)
+    known = (one for one in THOUGHT_BUDGETS.values() if one.domain and f".{host}".endswith(f".{one.domain}"))
+    budget = THOUGHT_BUDGETS[kind] if kind else next(known, THOUGHT_BUDGETS["vllm"])
+    said: Any = tokens
+    for name in reversed(budget.path):
+        said = {name: said}
+    return merged_bodies(budget.beside, said)
 
 
 def merged_bodies(body: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -143,9 +150,6 @@ ThoughtMarks = Literal[
     "granite", "hunyuan", "ernie",
 ]  # fmt: skip
 """Families whose marks of a thought are known: see ``generation.FAMILIES``."""
-BudgetKind = Literal[
-    "vllm", "llama.cpp", "sglang", "nim", "openrouter", "anthropic", "gemini", "dashscope"
-]  # fmt: skip
 
 
 class ReasoningConfig(Strict):

@@ -5,13 +5,13 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
-from tasks.models.config import ModelConfig, ReasoningConfig, SampleParams
+from tasks.models.config import THOUGHT_BUDGETS, BudgetKind, ModelConfig, ReasoningConfig, SampleParams
 from tasks.models.identity import RequestExpansion, model_identity
 from tasks.models.providers.openai.config import EndpointConfig
 from tasks.models.providers.openai.generation import FAMILIES, Chat, marks_of, split_thought
@@ -170,6 +170,10 @@ def test_what_is_said_of_thoughts_goes_into_the_request_and_into_its_key(said, a
     assert call.body == {**plain.body, **fields}
     at = {"config": {"base_url": config.base_url}}
     assert model_identity(model(said, **at)) == {**model_identity(model(**at)), "reasoning": {"sent": fields}}
+
+
+def test_every_kind_of_server_that_a_config_may_name_has_a_budget():
+    assert set(THOUGHT_BUDGETS) == set(get_args(BudgetKind))
 
 
 def test_marks_read_kept_answers_anew_and_ask_nothing(bench, batch_of, script):
