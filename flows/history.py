@@ -115,7 +115,8 @@ def history_command(
 
 def load_retention(path: Path) -> "Retention":
     """Reads a retention file; raises ConfigError, one line for each thing that is wrong."""
-    from flows.config.errors import read_yaml, validated
+    from flows.config.errors import validated
+    from flows.config.source import read_yaml
     from tasks.history.prune import Retention
 
     source = read_yaml(path)

@@ -17,7 +17,8 @@ from rich.text import Text
 
 from flows.command_line import FAILED, UNDECIDED
 from flows.compare.flips import FlippedItems, flips, with_item_names
-from flows.config.errors import read_yaml, validated
+from flows.config.errors import validated
+from flows.config.source import read_yaml
 from metrics.aggregation import Aggregation
 from metrics.errors import ConfigError, DataError, NightjarError
 from metrics.statistics.comparison import Comparison

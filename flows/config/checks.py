@@ -12,8 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from flows.config.errors import OVERRIDE, Location, Problem, YamlSource, problem_of, refusal, value_at
+from flows.config.errors import Problem, problem_of, refusal, value_at
 from flows.config.schema import EvalConfig
+from flows.config.source import OVERRIDE, Location, YamlSource
 from flows.config.two_phase import read_native
 from metrics import Metric
 from metrics.build import build_metric

@@ -17,8 +17,9 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from flows.config.errors import OVERRIDE, Location, Problem, YamlSource, problem_of
+from flows.config.errors import Problem, problem_of
 from flows.config.schema import EvalConfig
+from flows.config.source import OVERRIDE, Location, YamlSource
 from metrics.config import NamesFile, RunsProgram
 from metrics.errors import ConfigError, NightjarError
 from scorers.config import grading_models

@@ -4,7 +4,8 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from flows.config.errors import Problem, YamlSource, refusal
+from flows.config.errors import Problem, refusal
+from flows.config.source import YamlSource
 from metrics.errors import ConfigError, NightjarError
 from tasks.inspecting import OWN_KEYS, InspectTask, inspect_keys
 from tasks.store.home import home, named_path

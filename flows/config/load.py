@@ -15,24 +15,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import ValidationError
 
-from flows.config.errors import (
-    OVERRIDE,
-    Location,
-    Problem,
-    YamlSource,
-    misplaced_functions,
-    misread,
-    origin_of,
-    parse_override,
-    put,
-    refusal,
-    schema_problems,
-    with_overrides,
-)
+from flows.config.errors import Problem, misplaced_functions, misread, refusal, schema_problems
 from flows.config.files import untrusted
 from flows.config.inspected import with_inspect
 from flows.config.models import NO_FLAGS, ModelFlags
 from flows.config.schema import EvalConfig
+from flows.config.source import OVERRIDE, Location, YamlSource, origin_of, parse_override, put, with_overrides
 from flows.config.two_phase import TwoPhaseSettings, notes_of, read_native
 from metrics.errors import ConfigError, NightjarError
 from tasks.store.home import PROJECT, home

@@ -16,8 +16,9 @@ from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, 
 from pydantic import BaseModel, JsonValue, ValidationError
 from pydantic.fields import FieldInfo
 
-from flows.config.errors import NOT_WRITTEN, Location
+from flows.config.errors import NOT_WRITTEN
 from flows.config.schema import EvalConfig
+from flows.config.source import Location
 from metrics.config import Gathering, MetricConfig, OneOrMany, marks_of
 from scorers.config import DefaultScorerConfig, UserScorerConfig
 from scorers.judge.config import JudgeConfig

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from flows.config.errors import Location, YamlSource, read_yaml, with_overrides
+from flows.config.source import Location, YamlSource, read_yaml, with_overrides
 from metrics.errors import ConfigError, nearest
 from tasks.models.config import ModelConfig, SampleParams, merged_bodies
 from tasks.models.providers.openai.config import EndpointConfig

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from flows.config.errors import read_yaml
+from flows.config.source import read_yaml
 from metrics.errors import ConfigError, nearest
 
 SEEDS: Final = (0, 1234, 1234, 1234)

@@ -32,11 +32,12 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, ValidationError, field_validator
 
 from flows.compare.runs import load_gate
-from flows.config.errors import read_yaml, validated
+from flows.config.errors import validated
 from flows.config.files import kept_outputs
 from flows.config.load import load_configs
 from flows.config.models import with_checkpoints
 from flows.config.schema import Against, EvalConfig, RunOptions
+from flows.config.source import read_yaml
 from flows.eval.start import is_new_checkpoint, run_id_of
 from flows.plan.build import make_plan
 from flows.plan.fields import benchmark_fields

@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from flows.config.errors import NOT_WRITTEN, function_reference, models_at, takes_function
+from flows.config.errors import NOT_WRITTEN, models_at, takes_function
 from flows.config.load import load_config
 from flows.config.schema import EvalConfig
+from flows.config.source import function_reference
 from metrics.errors import ConfigError
 
 VALID = """\

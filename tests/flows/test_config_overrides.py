@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import yaml
 
-from flows.config.errors import YamlSource, parse_override, with_overrides
 from flows.config.load import load_config
+from flows.config.source import YamlSource, parse_override, with_overrides
 from metrics.errors import ConfigError
 
 CONFIG = """\
