@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Final
 
 from scorers.articles import may_be_word, next_word
-from scorers.judge.announced import (
+from scorers.judge.evidence import (
     FIRST,
     JOINS,
     MARKS,
@@ -14,31 +14,23 @@ from scorers.judge.announced import (
     SECOND,
     Unsettled,
     begins_as_refusal,
+    is_bound,
     is_denied_announcement,
+    is_named,
+    is_ordinary,
+    is_taken_back,
     is_weakened,
+    numbers_a_list,
 )
-from scorers.judge.numbers import ENDS, NUMBER, is_bound, numbers_a_list
+from scorers.judge.numbers import ENDS, NUMBER
 
-_DRESS: Final = " \t\r\n*_`\"'“”‘’()[]{}.:#<>"
+_AROUND_LABEL: Final = " \t\r\n*_`\"'“”‘’()[]{}.:#<>"
 """What may stand around a label that is alone."""
 _END: Final = rf"[{MARKS}\])]*(?:[.!;。]|\Z|\n)"
 _ENDED: Final = re.compile(_END)
 """Behind a label: nothing more in its sentence."""
 _UNSETTLED: Final = re.compile(rf"[{MARKS}]*(?:[+/?]|-(?!\w))")
 """Behind a label: that it is half of another one (B+, A/B), or a question."""
-_WORSE: Final = r"not|worse|weaker|inferior|wrong|equal(?:ly)?"
-_TAKEN_BACK: Final = re.compile(
-    rf"{SAME_LINE}(?:lose[sd]?|lost|(?:is|was|does|did|would|could|can)"
-    rf"(?:n['’]t|not|(?:[ \t]+\w+){{0,2}}?[ \t]+(?:{_WORSE})))\b"
-)
-"""Behind a label: that it is the worse one, or not the verdict."""
-_NAMED: Final = re.compile(
-    rf"\b(?:answer|response|assistant|option|candidate|choice|model|output)[{MARKS}(]+\Z", re.IGNORECASE
-)
-"""Before an A: then it is no article."""
-_ATTRIBUTE: Final = re.compile(r"[ \t]+(?!(?:because|since|and|it|this|the)\b)\w")
-"""Behind an ordinary word: the word that it belongs to, as in "no mistakes"."""
-_BEGINS: Final = re.compile(rf"(?:\A|[.!?:;\n])[{MARKS}]*\Z")
 
 
 def find_label(text: str, labels: Collection[str], cut: bool = False) -> str:
@@ -52,8 +44,8 @@ def find_label(text: str, labels: Collection[str], cut: bool = False) -> str:
     mistakes``). Of a reply that was ``cut`` the last rule does not count, nor does a label that could have
     gone on.
     """
-    if whole := label_of(text.strip(_DRESS), labels):
-        return _uncut(whole, labels, cut)
+    if whole := label_of(text.strip(_AROUND_LABEL), labels):
+        return _complete_label(whole, labels, cut)
     patterns = _patterns(tuple(labels))
     if bracketed := [said for said in patterns.bracketed.finditer(text) if label_of(said[1], labels)]:
         return _last_bracketed(bracketed, labels, patterns)
@@ -64,7 +56,7 @@ def find_label(text: str, labels: Collection[str], cut: bool = False) -> str:
     if alone := set(_alone(text, labels, patterns)):
         return _single(alone)
     if answered := [said for said in patterns.second.finditer(text) if _ENDED.match(text, said.end(1))]:
-        return _uncut(answered[-1][1], labels, cut and answered[-1].end() == len(text))
+        return _complete_label(answered[-1][1], labels, cut and answered[-1].end() == len(text))
     return _standing(text, labels, patterns, cut)
 
 
@@ -97,7 +89,7 @@ def _settled(said: "re.Match[str]", labels: Collection[str], patterns: "_Pattern
     doubtful = _is_doubtful(said) or is_denied_announcement(said) or numbers_a_list(text, said.start(1), end)
     if label is None or doubtful or _in_doubt(said, labels, patterns):
         raise Unsettled(f"{said[0].strip()!r} can't be told without a guess")
-    return _uncut(label, labels, cut and end == len(text))
+    return _complete_label(label, labels, cut and end == len(text))
 
 
 def _alone(text: str, labels: Collection[str], patterns: "_Patterns") -> Iterator[str]:
@@ -105,7 +97,7 @@ def _alone(text: str, labels: Collection[str], patterns: "_Patterns") -> Iterato
     point."""
     lines = text.strip().splitlines()
     for line in (lines[0], lines[-1]) if lines else ():
-        if label := label_of(line.strip(_DRESS), labels):
+        if label := label_of(line.strip(_AROUND_LABEL), labels):
             yield label
     begun = re.match(rf"[{MARKS}]*(\w\w+(?:[ \t]\w+){{0,5}})[{MARKS}]*[,.!;–—]", text)
     if begun and (label := label_of(begun[1], labels)):
@@ -123,7 +115,7 @@ def _single(found: Collection[str]) -> str:
 def _standing(text: str, labels: Collection[str], patterns: "_Patterns", cut: bool) -> str:
     places = [said for said in patterns.standing.finditer(text) if not _is_word(said, labels)]
     named = {said[1] for said in places}
-    if not named or (len(named) == 1 and all(_is_doubtful(said) or _is_ordinary(said) for said in places)):
+    if not named or (len(named) == 1 and all(map(_is_no_verdict, places))):
         raise Unsettled(f"none of the labels {', '.join(labels)}")
     label = _single(named)
     if begins_as_refusal(text):
@@ -147,19 +139,14 @@ def _is_word(said: "re.Match[str]", labels: Collection[str]) -> bool:
     )
 
 
+def _is_no_verdict(said: "re.Match[str]") -> bool:
+    return _is_doubtful(said) or is_ordinary(said[1], said.string, *said.span(1))
+
+
 def _is_doubtful(said: "re.Match[str]") -> bool:
     """Whether an A, or an I, may be a word of the sentence."""
-    named = _NAMED.search(said.string, max(0, said.start(1) - 40), said.start(1))
+    named = is_named(said.string, said.start(1))
     return not named and may_be_word(said[1], said.string, said.end(1))
-
-
-def _is_ordinary(said: "re.Match[str]") -> bool:
-    """Whether a label is an ordinary word, by its small letters, and belongs to the next one: "no
-    mistakes"."""
-    label, start = said[1], said.start(1)
-    begins = _BEGINS.search(said.string, max(0, start - 40), start)
-    ordinary = len(label) > 1 and (label.islower() or (label.istitle() and begins is not None))
-    return ordinary and _ATTRIBUTE.match(said.string, said.end(1)) is not None
 
 
 def _in_doubt(said: "re.Match[str]", labels: Collection[str], patterns: "_Patterns") -> bool:
@@ -168,11 +155,11 @@ def _in_doubt(said: "re.Match[str]", labels: Collection[str], patterns: "_Patter
     text, end = said.string, said.end(1)
     other = patterns.joined.match(text, end)
     return bool(
-        _UNSETTLED.match(text, end) or (other and not _is_word(other, labels)) or _TAKEN_BACK.match(text, end)
+        _UNSETTLED.match(text, end) or (other and not _is_word(other, labels)) or is_taken_back(text, end)
     )
 
 
-def _uncut(label: str, labels: Collection[str], cut: bool) -> str:
+def _complete_label(label: str, labels: Collection[str], cut: bool) -> str:
     """The label, unless the reply ends in it by a limit and it may be the beginning of another one."""
     if cut and any(other != label and other.casefold().startswith(label.casefold()) for other in labels):
         raise Unsettled(f"the reply was cut off behind {label}, which may have gone on")

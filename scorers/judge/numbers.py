@@ -5,15 +5,17 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from scorers.judge.announced import (
+from scorers.judge.evidence import (
     FIRST,
     JOINS,
     SAME_LINE,
     SECOND,
     Unsettled,
     begins_as_refusal,
+    is_bound,
     is_denied,
     is_denied_announcement,
+    numbers_a_list,
 )
 
 NUMBER: Final = r"[-+\u2212\u2013]?(?:\d+(?:\.\d+)?|\.\d+)"
@@ -35,12 +37,8 @@ _JOINED: Final = re.compile(
     re.IGNORECASE,
 )
 """Behind a number: another one that it is joined to, in a sum or a list, or corrected to."""
-_LISTED: Final = re.compile(r"[.)]\s+[^\W\d](?s:.*?)\d")
-_BOUND: Final = re.compile(
-    rf"(?:(?<![\w\"'])[<>≤≥≠]|\b(?:than|least|most|above|below|under|over)\b){SAME_LINE}\Z", re.IGNORECASE
-)
-"""Before a number: that it is not the grade, but a limit of it; the end of a tag is none."""
-_DRESS: Final = " \t\r\n*_`\"'()[]{}:#<>"
+_AROUND_NUMBER: Final = " \t\r\n*_`\"'()[]{}:#<>"
+"""What may stand around a number that is alone; a point may be its first sign, as in .5."""
 
 
 def find_number(text: str, highest: float = math.inf, cut: bool = False) -> float:
@@ -52,9 +50,9 @@ def find_number(text: str, highest: float = math.inf, cut: bool = False) -> floa
     is none. Of a reply that was ``cut`` the last does not count, nor does one that another digit would leave
     within the range.
     """
-    whole = text.strip(_DRESS).rstrip(".")
+    whole = text.strip(_AROUND_NUMBER).rstrip(".")
     if re.fullmatch(NUMBER, whole):
-        return _uncut(_value(whole), highest, cut)
+        return _complete_number(_value(whole), highest, cut)
     if bracketed := list(_BRACKETED.finditer(text)):
         _refuse_joined(bracketed[-2:], text)
         return _read(bracketed[-1], text, highest, cut)
@@ -84,17 +82,6 @@ def find_number(text: str, highest: float = math.inf, cut: bool = False) -> floa
     return _read(_HERE.match(text, only.start()), text, highest, cut)
 
 
-def numbers_a_list(text: str, start: int, end: int) -> bool:
-    """Whether a number begins a line as that of a list, and more numbers follow: "1. Accuracy: 9"."""
-    begins = text.rfind("\n", 0, start) + 1
-    return begins > 0 and not text[begins:start].strip() and _LISTED.match(text, end) is not None
-
-
-def is_bound(text: str, start: int) -> bool:
-    """Whether the words before a number make it a limit of the grade: "less than 3"."""
-    return _BOUND.search(text, max(0, start - 40), start) is not None
-
-
 def _refuse_joined(places: "Sequence[re.Match[str]]", text: str) -> None:
     if any(_JOINED.match(text, place.end()) for place in places):
         raise Unsettled("several numbers")
@@ -113,10 +100,10 @@ def _read(place: "re.Match[str] | None", text: str, highest: float, cut: bool) -
         raise Unsettled("no number that can be told without a guess")
     if place[2] is not None and math.isfinite(highest) and float(place[2]) != highest:
         raise Unsettled(f"{place[0].strip('[]( ')} is not out of {highest:g}")
-    return _uncut(_value(place[1]), highest, cut and place.end() == len(text) and place[2] is None)
+    return _complete_number(_value(place[1]), highest, cut and place.end() == len(text) and place[2] is None)
 
 
-def _uncut(value: float, highest: float, cut: bool) -> float:
+def _complete_number(value: float, highest: float, cut: bool) -> float:
     """The number, unless the reply ends in it by a limit and another digit may have been to come."""
     if cut and value and 10 * abs(value) <= highest:
         raise Unsettled(f"the reply was cut off behind {value:g}, which may have gone on")

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from scorers.judge.announced import Unsettled
 from scorers.judge.config import ChoiceReading, FieldReading, NumberReading, PatternReading, Reading
+from scorers.judge.evidence import Unsettled
 from scorers.judge.labels import find_label, label_of
 from scorers.judge.numbers import find_number
 
