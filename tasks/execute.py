@@ -18,7 +18,7 @@ from scorers.config import ProgramOutcome
 from scorers.execution import ExecutionScorer
 from scorers.process_results import ProcessResultsScorer
 from tasks.caching import Workspace, artifact_task, cached_task
-from tasks.models.records import Progress
+from tasks.models.progress import Progress
 from tasks.rows.execution import (
     CORES,
     AskedVerdicts,

@@ -23,9 +23,10 @@ from tasks.models.connection import probe
 from tasks.models.control import check_run
 from tasks.models.identity import EXPANDED
 from tasks.models.providers.provider import AnyProvider, provider_of
-from tasks.models.records import EVERY, InferenceOptions, Lookup, PartitionResponses, RequestTally
+from tasks.models.records import EVERY, InferenceOptions, Lookup
 from tasks.models.respond import MissingRequests, count_missing, given_answers, kept_responses, respond
 from tasks.models.served import room_of
+from tasks.models.tally import PartitionResponses, RequestTally
 from tasks.processes.workers import workers
 from tasks.rows.running import RunningScore
 from tasks.server import lease, progress_of, secret

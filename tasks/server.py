@@ -24,7 +24,7 @@ from prefect.context import TaskRunContext
 from prefect.exceptions import ObjectNotFound
 
 from metrics.errors import ConfigError
-from tasks.models.records import Progress
+from tasks.models.progress import Progress
 from tasks.prefect_adapter import secret_block
 from tasks.reporting.progress import (
     PLAIN_SECONDS,

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from tasks.benchmarks.prompts import Template
 from tasks.caching import Workspace, artifact_task, cached_task
-from tasks.models.records import RequestTally
+from tasks.models.tally import RequestTally
 from tasks.rows.turns import Continuation, last_answers, next_requests, replied_requests, user_requests
 from tasks.store.keys import Accounts, Answered, Step, Unkeyed
 from tasks.store.schemas import ANSWERS, REQUESTS, RESPONSES

@@ -20,7 +20,7 @@ from tasks.caching import Workspace
 from tasks.infer import InferSetup
 from tasks.models.control import RunControl, check_interrupted
 from tasks.models.jobs import Waiting
-from tasks.models.records import Progress
+from tasks.models.progress import Progress
 from tasks.reporting.progress import board_is_open, reporter
 from tasks.store.keys import Step
 

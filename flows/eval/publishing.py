@@ -38,7 +38,7 @@ from tasks.infer import InferSetup, check_errors
 from tasks.models.config import ErrorBudget
 from tasks.models.identity import model_identity
 from tasks.models.providers.recordings import recorded_counts
-from tasks.models.records import RequestTally
+from tasks.models.tally import RequestTally
 from tasks.processes.workers import workers
 from tasks.publish import (
     LostPair,

@@ -49,7 +49,7 @@ from tasks.caching import peek
 from tasks.comparison.runs import unpriced
 from tasks.history.prune import begin_night, continued_night, end_night
 from tasks.load import keep_ahead, load
-from tasks.models.records import asked_and_reused
+from tasks.models.tally import asked_and_reused
 from tasks.preflight import Checks, check_ahead, survey, try_item
 from tasks.processes.endings import ending_all, interrupted
 from tasks.processes.workers import WorkerDied, cores, import_stages, prepare

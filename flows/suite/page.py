@@ -13,7 +13,7 @@ from metrics.statistics.gate import worst_of
 from tasks.comparison.matching import GroupKey, result_key
 from tasks.comparison.runs import ComparedRun, key_with_model
 from tasks.history.nights import Night
-from tasks.models.records import AnswerCounts
+from tasks.models.tally import AnswerCounts
 from tasks.reporting import numbers
 from tasks.reporting.night import write_night
 

@@ -23,7 +23,7 @@ from tasks.comparison.trends import PairCourse
 from tasks.history.nights import MutedPair, Night, NightEvaluation
 from tasks.messages.markdown import as_code, as_text, table_row
 from tasks.models.errors import shortened
-from tasks.models.records import asked_and_reused
+from tasks.models.tally import asked_and_reused
 from tasks.reporting import numbers
 
 ROWS = 100

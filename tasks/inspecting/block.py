@@ -26,7 +26,8 @@ from tasks.inspecting.numbers import own_scores
 from tasks.models.config import ModelConfig, Price, SampleParams
 from tasks.models.providers.provider import Secret
 from tasks.models.providers.replay import Replay, ReplayConfig
-from tasks.models.records import COUNTED_AGAIN, InferenceOptions, KeptAnswer, RequestTally
+from tasks.models.records import InferenceOptions, KeptAnswer
+from tasks.models.tally import COUNTED_AGAIN, RequestTally
 from tasks.processes.workers import cores
 from tasks.store.home import private_folder, write_lines
 

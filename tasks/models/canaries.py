@@ -27,9 +27,10 @@ from tasks.models.connection import open_connection
 from tasks.models.engine import Engine, InferenceState
 from tasks.models.limits.spending import Spending
 from tasks.models.providers.provider import AskedProvider, provider_of
-from tasks.models.records import InferenceOptions, KeptAnswer, Request, RequestTally
+from tasks.models.records import InferenceOptions, KeptAnswer, Request
 from tasks.models.respond import Inference
 from tasks.models.statements import Statement, contradictions, keep_statement, kept_statements, said_at
+from tasks.models.tally import RequestTally
 
 TOLERANCE = 1e-3
 """Log-likelihoods that are closer are equal: servers batch, and sums of floats depend on it."""

@@ -40,19 +40,8 @@ from tasks.models.errors import (
 from tasks.models.limits.allowances import Pace
 from tasks.models.limits.limiters import AttemptOutcome, ConcurrencyLimiter, RateLimiter
 from tasks.models.limits.spending import CHARACTERS_A_TOKEN, NOTHING, Spending, Used
-from tasks.models.records import (
-    Call,
-    Codec,
-    KeptAnswer,
-    Reply,
-    Request,
-    RequestFailure,
-    RequestTally,
-    Transport,
-    asked_characters,
-    counts_in,
-    exchanged,
-)
+from tasks.models.records import Call, Codec, KeptAnswer, Reply, Request, RequestFailure, Transport
+from tasks.models.tally import RequestTally, asked_characters, counts_in, exchanged
 from tasks.models.wire import Wire
 
 DEAD_FAILURES = 8

@@ -41,19 +41,10 @@ from tasks.models.engine import Engine, InferenceState, RequestGroup
 from tasks.models.identity import RequestExpansion
 from tasks.models.limits.limiters import ConcurrencyLimiter
 from tasks.models.limits.spending import NOTHING, spending_of
+from tasks.models.progress import Progress
 from tasks.models.providers.provider import AskedProvider, provider_of
-from tasks.models.records import (
-    Codec,
-    GivenAnswers,
-    InferenceOptions,
-    Lookup,
-    PartitionResponses,
-    Progress,
-    Request,
-    RequestFailure,
-    RequestTally,
-    asked_characters,
-)
+from tasks.models.records import Codec, InferenceOptions, Lookup, Request, RequestFailure
+from tasks.models.tally import GivenAnswers, PartitionResponses, RequestTally, asked_characters
 from tasks.models.wire import Wire
 from tasks.processes.garbage import collect_rarely
 from tasks.store.home import private_folder

@@ -11,7 +11,7 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from tasks.comparison.runs import unpriced
-from tasks.models.records import asked_and_reused
+from tasks.models.tally import asked_and_reused
 from tasks.reduction.facets import facet_text, facet_texts
 from tasks.reporting import numbers
 from tasks.reporting.diagnostics.findings import SHOWN_OF_A_KIND, Diagnostic, Example, grouped

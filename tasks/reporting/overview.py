@@ -26,7 +26,7 @@ from tasks.comparison.stopping import stopped_sentence
 from tasks.comparison.trends import Known, known_of_models, ordering_facet
 from tasks.history.layout import Skipped
 from tasks.history.query import query
-from tasks.models.records import AnswerCounts
+from tasks.models.tally import AnswerCounts
 from tasks.reporting import numbers
 from tasks.reporting.page import page_parts
 from tasks.reporting.plots import Axis, Frame, Point

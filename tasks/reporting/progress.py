@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from metrics.errors import printable
 from tasks.messages.markdown import as_text, table_row
-from tasks.models.records import Progress, RunningFigure
+from tasks.models.progress import Progress, RunningFigure
 from tasks.reporting import numbers
 from tasks.reporting.streams import raw, safe_console
 

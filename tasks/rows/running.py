@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.models.records import Progress, RunningFigure
+from tasks.models.progress import Progress, RunningFigure
 from tasks.rows.limited import LimitedScorer
 from tasks.rows.parts import PairSetup
 from tasks.rows.predictions import FilterSetup, LimitedPipeline, prediction_batches

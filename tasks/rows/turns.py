@@ -17,7 +17,7 @@ from tasks.benchmarks.prompts import Template
 from tasks.datasets.item import Item
 from tasks.messages.calls import call_id, parsed_calls, said_calls
 from tasks.messages.chat import THOUGHTS, Message, chat_body, chat_text, content_text
-from tasks.models.records import SUMMED
+from tasks.models.usage import SUMMED
 from tasks.store.schemas import REQUESTS, RESPONSES, row_batch
 from tasks.store.thresholds import Threshold
 

@@ -26,7 +26,7 @@ from flows.server import ask, status
 from flows.server.boundary import credential
 from flows.suite.__main__ import main as suite_main
 from metrics.errors import ConfigError, printable, printable_values
-from tasks.models.records import Progress
+from tasks.models.progress import Progress
 from tasks.reporting.progress import ProgressBoard, progress_markdown
 from tasks.reporting.streams import escape_logs, safe_console, shown_safely
 from tests.flows.conftest import PROJECT, Evaluate, as_new_process, own

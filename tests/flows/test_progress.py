@@ -18,7 +18,7 @@ import pytest
 from prefect.context import TaskRunContext
 
 from tasks import server
-from tasks.models.records import Progress, RunningFigure
+from tasks.models.progress import Progress, RunningFigure
 from tasks.reporting import progress as module
 from tasks.reporting.progress import (
     ProgressBoard,
@@ -201,7 +201,7 @@ WIDE = {
 @pytest.mark.parametrize("columns", WIDE)
 def test_bars_stand_on_a_terminal_of_this_width_and_go_when_all_is_done(columns: int, tmp_path: Path) -> None:
     (tmp_path / "tests_progress.py").write_text(
-        "from tasks.models.records import Progress\n" + _source_of_progress(), encoding="utf-8"
+        "from tasks.models.progress import Progress\n" + _source_of_progress(), encoding="utf-8"
     )
     path = os.pathsep.join([str(tmp_path), str(ROOT)])
     frames, code = on_terminal(columns, [sys.executable, "-c", BOARD], environment(PYTHONPATH=path))

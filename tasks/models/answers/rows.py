@@ -15,7 +15,8 @@ import pyarrow.compute as pc
 
 from tasks.models.answers.reading import CodecOf, read_replies
 from tasks.models.identity import RequestExpansion
-from tasks.models.records import SUMMED, Request, RequestFailure
+from tasks.models.records import Request, RequestFailure
+from tasks.models.usage import SUMMED
 from tasks.store.schemas import RESPONSES
 from tasks.store.thresholds import Threshold
 

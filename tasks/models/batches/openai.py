@@ -22,7 +22,8 @@ from tasks.models.batches.form import (
     listed,
 )
 from tasks.models.errors import MalformedBody
-from tasks.models.records import Call, text_or_none
+from tasks.models.records import Call
+from tasks.models.usage import text_or_none
 
 if TYPE_CHECKING:
     from tasks.models.http import HttpTransport

@@ -42,8 +42,9 @@ from tasks.models.providers.native import (
 )
 from tasks.models.providers.openai.generation import ParsedChoice, thought_tokens
 from tasks.models.providers.provider import ServedModel
-from tasks.models.records import Answer, Request, text_or_none, usage_of
+from tasks.models.records import Answer, Request
 from tasks.models.registry import provider
+from tasks.models.usage import text_or_none, usage_of
 from tasks.models.wire import ModelListing, Wire, body_error, event_object, mended, status_error
 
 SIGNED: Final = ("thinking", "redacted_thinking")

@@ -49,9 +49,10 @@ from tasks.models.providers.native import (
 )
 from tasks.models.providers.openai.generation import ParsedChoice, thought_tokens
 from tasks.models.providers.provider import PROBE_SECONDS, ServedModel
-from tasks.models.records import Answer, Request, text_or_none, usage_of
+from tasks.models.records import Answer, Request
 from tasks.models.registry import provider
 from tasks.models.signing import Credentials, SignatureV4, need_botocore
+from tasks.models.usage import text_or_none, usage_of
 from tasks.models.wire import ModelListing, Wire, event_object, mended, status_error
 
 TAKEN: Final = frozenset(

@@ -42,8 +42,9 @@ from tasks.models.providers.native import (
     thoughts_text,
 )
 from tasks.models.providers.provider import ServedModel
-from tasks.models.records import Answer, Request, text_or_none, usage_of
+from tasks.models.records import Answer, Request
 from tasks.models.registry import provider
+from tasks.models.usage import text_or_none, usage_of
 from tasks.models.wire import ModelListing, Wire, answer_body, body_error, event_object, mended, status_error
 
 FIELDS: Final[Mapping[str, str]] = {

@@ -26,9 +26,10 @@ from tasks.datasets.item import RequestKind
 from tasks.messages.media import ReadMedia, refuse_media
 from tasks.models.config import BatchConfig, ModelConfig, SampleParams, no_batches
 from tasks.models.errors import AccessDenied, ModelError, RequestError
-from tasks.models.records import Codec, InferenceOptions, PartitionResponses, Transport
+from tasks.models.records import Codec, InferenceOptions, Transport
 from tasks.models.registry import PROVIDERS, is_reference
 from tasks.models.statements import Statement, statement
+from tasks.models.tally import PartitionResponses
 from tasks.serving.weights import KnownWeights
 from tasks.usercode.load import load_function
 

@@ -13,7 +13,8 @@ import orjson
 from tasks.messages.calls import calls_text, recorded_calls
 from tasks.messages.endings import ending
 from tasks.models.providers.recordings import RecordedRow, is_number, shown, whole_number
-from tasks.models.records import COUNTED, STATUS_BEFORE, STATUSES
+from tasks.models.records import STATUS_BEFORE, STATUSES
+from tasks.models.usage import COUNTED
 from tasks.store.keys import iso_time, unix_seconds
 
 TEXTS = ("reasoning", "finish_reason", "response_id", "served_model", "system_fingerprint", "logprobs_json")

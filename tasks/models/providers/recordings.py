@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from metrics.errors import DataError
-from tasks.models.records import IMPLAUSIBLE_COUNT
+from tasks.models.usage import IMPLAUSIBLE_COUNT
 from tasks.store.thresholds import Threshold
 
 

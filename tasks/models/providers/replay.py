@@ -19,8 +19,9 @@ from tasks.datasets.config import field_at
 from tasks.models.providers.provider import RecordedProvider
 from tasks.models.providers.recorded_content import RecordedContent, text_of
 from tasks.models.providers.recordings import RecordedKey, RecordedRow, recording_file, shown
-from tasks.models.records import InferenceOptions, PartitionResponses, RequestTally
+from tasks.models.records import InferenceOptions
 from tasks.models.registry import provider
+from tasks.models.tally import PartitionResponses, RequestTally
 from tasks.store.home import named_path
 from tasks.store.keys import file_digest
 from tasks.store.schemas import ABSENT, RESPONSES, row_batch, row_dicts

@@ -34,8 +34,9 @@ from tasks.models.providers.native import (
     thoughts_text,
 )
 from tasks.models.providers.openai.config import is_openai
-from tasks.models.records import Answer, Request, text_or_none, usage_of
+from tasks.models.records import Answer, Request
 from tasks.models.registry import provider
+from tasks.models.usage import text_or_none, usage_of
 from tasks.models.wire import Wire, body_error, json_object
 
 TAKEN: Final = frozenset(

@@ -10,7 +10,7 @@ import pytest
 from tasks.benchmarks.recorded.inspect_log import InspectLog
 from tasks.inspecting import Block, InspectFound, InspectRun, InspectTask, block, block_rows, run_block
 from tasks.models.config import ModelConfig, Price, SampleParams
-from tasks.models.records import RequestTally
+from tasks.models.tally import RequestTally
 from tasks.store.schemas import REQUESTS, row_batch
 
 LOGS = Path(__file__).parents[1] / "benchmarks" / "recorded" / "logs"

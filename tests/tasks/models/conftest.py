@@ -15,8 +15,9 @@ from tasks.models.answers.segments import AnswerStore
 from tasks.models.config import ModelConfig, SampleParams
 from tasks.models.demo.options import DemoOptions, Faults
 from tasks.models.demo.server import Serving, serve
-from tasks.models.records import InferenceOptions, RequestTally
+from tasks.models.records import InferenceOptions
 from tasks.models.respond import respond
+from tasks.models.tally import RequestTally
 from tasks.store.schemas import REQUESTS
 from tasks.store.storage import Store
 from tests.loopback import answering

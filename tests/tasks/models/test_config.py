@@ -7,7 +7,7 @@ from tasks.models.config import LOCAL_URL, ModelConfig, Price, SampleParams
 from tasks.models.connection import probe
 from tasks.models.errors import ModelError
 from tasks.models.limits.spending import cost_of
-from tasks.models.records import RequestTally
+from tasks.models.tally import RequestTally
 
 
 def test_a_name_alone_is_a_local_endpoint():

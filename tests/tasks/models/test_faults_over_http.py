@@ -10,7 +10,8 @@ from tasks.infer import BudgetExceeded, check_errors
 from tasks.models.config import ErrorBudget, ModelConfig, Price, RunLimits
 from tasks.models.demo.options import Faults
 from tasks.models.errors import ModelError
-from tasks.models.records import Lookup, RequestTally
+from tasks.models.records import Lookup
+from tasks.models.tally import RequestTally
 from tasks.store.keys import Accounts, Step
 
 STORM = Faults(

@@ -12,7 +12,8 @@ from tasks.models.engine import Attempts, Endpoint, InferenceState, RetryPolicy,
 from tasks.models.errors import RateLimited, ServerFault
 from tasks.models.limits.limiters import AttemptOutcome, ConcurrencyLimiter, RateLimiter
 from tasks.models.limits.spending import Spending
-from tasks.models.records import Call, RequestTally
+from tasks.models.records import Call
+from tasks.models.tally import RequestTally
 from tasks.models.wire import retry_after, status_error
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tasks.models.records import Progress
+from tasks.models.progress import Progress
 from tasks.reporting.diagnostics.findings import Diagnostic, Example, grouped
 from tasks.reporting.progress import ProgressBoard, combined, open_board, percent, progress_markdown, reporter
 from tasks.reporting.terminal import console, diagnostics_text, next_command, results_table

@@ -17,8 +17,9 @@ from tasks.models.answers.first import FIRST_ITEMS, FIRST_REQUESTS, FirstAnswers
 from tasks.models.answers.segments import AnswerStore
 from tasks.models.config import ModelConfig, SampleParams
 from tasks.models.identity import RequestExpansion
+from tasks.models.progress import Progress, RunningFigure
 from tasks.models.providers.provider import provider_of
-from tasks.models.records import KeptAnswer, Progress, RequestFailure, RunningFigure
+from tasks.models.records import KeptAnswer, RequestFailure
 from tasks.rows.running import RunningScore
 from tasks.store.schemas import REQUESTS
 from tasks.store.storage import Store

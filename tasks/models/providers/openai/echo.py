@@ -36,8 +36,9 @@ from tasks.models.providers.openai.tokens import (
     text_span,
     token_span,
 )
-from tasks.models.records import Answer, Call, Codec, Reply, Request, Transport, usage_of
+from tasks.models.records import Answer, Call, Codec, Reply, Request, Transport
 from tasks.models.tokenizers import Tokenizer
+from tasks.models.usage import usage_of
 from tasks.store.keys import value_text
 
 

@@ -34,8 +34,9 @@ from tasks.models.errors import (
 from tasks.models.extra import with_extra, with_own
 from tasks.models.providers.openai.choices import ordered_choices
 from tasks.models.providers.openai.config import EndpointConfig
-from tasks.models.records import Answer, Call, Codec, Reply, Request, text_or_none, usage_of
+from tasks.models.records import Answer, Call, Codec, Reply, Request
 from tasks.models.tokenizers import Tokenizer
+from tasks.models.usage import text_or_none, usage_of
 from tasks.models.wire import body_error, thinking_text
 
 Opened = bool | Literal["auto"]

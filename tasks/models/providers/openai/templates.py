@@ -29,7 +29,8 @@ from tasks.models.errors import RequestError
 from tasks.models.providers.openai.config import EndpointConfig
 from tasks.models.providers.openai.generation import Chat, Marks, marks_of
 from tasks.models.providers.provider import AskedProvider, Secret, ServedModel
-from tasks.models.records import Call, Request, Transport, text_or_none
+from tasks.models.records import Call, Request, Transport
+from tasks.models.usage import text_or_none
 from tasks.serving.weights import weights_of
 from tasks.store.home import home, write_json
 from tasks.store.keys import digest
