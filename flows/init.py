@@ -11,7 +11,8 @@ from typing import Annotated, Final
 import typer
 
 from flows.command_line import command_line, examples, new_app
-from metrics.errors import LONGEST_NAME, ConfigError
+from metrics.errors import ConfigError
+from metrics.names import LONGEST_NAME
 
 QUESTIONS = """\
 question,answer,topic

@@ -56,28 +56,6 @@ ASCII: Final = str.maketrans(
 )
 """The signs of this program's texts, for what shows ASCII only: some terminals, the graph in Prefect's UI."""
 
-MOST_REPEATED: Final = 100_000
-"""Values that the anchors of a YAML file may add to those written out. Who reads a config meets each of them,
-and a few lines of anchors stand for billions."""
-REPEATED_TOO_OFTEN: Final = f"its anchors repeat more than {MOST_REPEATED} values; write out what is meant"
-LONGEST_NAME: Final = 200
-"""Bytes of a name: files are called after benchmarks, and no file system takes more than 255."""
-
-
-def check_name(name: str) -> str:
-    """The name, if results and files can go by it; raises ValueError saying why not.
-
-    >>> check_name("Qwen/Qwen3-8B")
-    'Qwen/Qwen3-8B'
-    """
-    if printable(name) != name or "\n" in name or "\t" in name:
-        raise ValueError(f"holds characters that can't be shown: {printable(ascii(name)[1:-1])}")
-    if len(name.encode()) > LONGEST_NAME:
-        raise ValueError(f"is {len(name.encode())} bytes long, expected {LONGEST_NAME} at most")
-    if {".", ".."} & set(re.split(r"[/\\]", name)):
-        raise ValueError(f"is a path ({name}), expected a name")
-    return name
-
 
 class NightjarError(ValueError):
     """Base of every error whose text is meant for the person who started the run."""

@@ -20,7 +20,8 @@ from pydantic import (
 )
 
 from metrics.config import FunctionRef, Gathering, MetricConfig, OneOrMany, RunsProgram, Strict, TakesFunction
-from metrics.errors import check_name, nearest
+from metrics.errors import nearest
+from metrics.names import check_name
 from metrics.registry import plugins
 from metrics.types import CutOff, OutputType
 from scorers.judge.config import (

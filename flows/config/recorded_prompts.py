@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Final
 
 from flows.config.schema import EvalConfig
-from metrics.errors import NightjarError, check_name
+from metrics.errors import NightjarError
+from metrics.names import check_name
 from tasks.benchmarks.config import DEFAULT_PROMPT, PromptTemplate
 from tasks.benchmarks.prompts import template_source
 from tasks.models.config import ModelConfig

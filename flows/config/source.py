@@ -15,7 +15,8 @@ from typing import Any, Final
 
 import yaml
 
-from metrics.errors import MOST_REPEATED, REPEATED_TOO_OFTEN, ConfigError
+from metrics.errors import ConfigError
+from tasks.store.anchors import MOST_REPEATED, REPEATED_TOO_OFTEN
 
 try:
     from yaml import CSafeLoader as _Loader

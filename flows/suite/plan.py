@@ -44,8 +44,9 @@ from flows.plan.fields import benchmark_fields
 from flows.plan.stopping import all_is_asked
 from flows.power import Asked, History, pair_powers, said_to_decide
 from metrics.config import Strict
-from metrics.errors import ConfigError, NightjarError, check_name, nearest
+from metrics.errors import ConfigError, NightjarError, nearest
 from metrics.metric import Metric
+from metrics.names import check_name
 from metrics.statistics.power import items_needed, units_needed
 from scorers.factory import build_scorer
 from tasks.benchmarks.open import open_benchmark

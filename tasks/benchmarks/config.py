@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BaseModel, Field, JsonValue, field_validator, model_validator
 
 from metrics.config import NamesFile, Strict, TakesFunction
-from metrics.errors import check_name
+from metrics.names import check_name
 from metrics.types import OutputType
 from tasks.datasets.config import DatasetConfig
 from tasks.messages.chat import Role, checked_tools

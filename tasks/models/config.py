@@ -20,7 +20,7 @@ from pydantic import (
 )
 
 from metrics.config import FunctionRef, NamesFile, OneOrMany, Strict
-from metrics.errors import check_name
+from metrics.names import check_name
 from tasks.models.addresses import answer_to
 from tasks.models.errors import ModelError
 from tasks.models.registry import DEFAULT, PROVIDERS, is_reference

@@ -19,8 +19,9 @@ from typing import Any, Final
 
 import yaml
 
-from metrics.errors import MOST_REPEATED, REPEATED_TOO_OFTEN, ConfigError, nearest
+from metrics.errors import ConfigError, nearest
 from metrics.types import OUTPUT_TYPES
+from tasks.store.anchors import MOST_REPEATED, REPEATED_TOO_OFTEN
 from tasks.store.imports import syntax_tree
 from tasks.usercode.evaluate import loads_code_eval
 from tasks.usercode.load import check_named
