@@ -6,7 +6,8 @@ from typing import Annotated
 import typer
 
 from flows.command_line import command_line, examples, new_app, user_name
-from metrics.errors import ConfigError, nearest
+from metrics.aliases import nearest
+from metrics.errors import ConfigError
 from tasks.history.nights import STOPPED, Acceptance, Night, Notice, find_night, suites_with
 from tasks.history.notices import change_night, now, with_notice
 from tasks.store.home import default_store

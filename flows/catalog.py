@@ -12,7 +12,8 @@ import typer
 
 from flows.command_line import command_line, examples, new_app, print_json
 from metrics.aggregation import build_aggregation
-from metrics.errors import ConfigError, nearest
+from metrics.aliases import nearest
+from metrics.errors import ConfigError
 from metrics.registry import (
     AGGREGATIONS,
     METRICS,

@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from flows.command_line import command_line, examples, new_app, user_name
-from metrics.errors import ConfigError, nearest
+from metrics.aliases import nearest
+from metrics.errors import ConfigError
 from tasks.comparison.runs import open_night
 from tasks.history.nights import Mute, Night, Notice, add_mute, past_nights, read_nights, suites_with
 from tasks.history.notices import change_night, now, with_notice

@@ -15,7 +15,8 @@ import orjson
 import typer
 
 from flows.command_line import command_line, examples, new_app, print_json
-from metrics.errors import ConfigError, nearest
+from metrics.aliases import nearest
+from metrics.errors import ConfigError
 from tasks.history.layout import FORGOTTEN, RUNS, known_runs, names_in, read_json
 from tasks.store.home import default_store
 from tasks.store.reasons import Reason, differences, read_reason, rows_that_differ

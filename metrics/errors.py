@@ -17,7 +17,6 @@ a mark of direction turn ``exe.txt`` around. Every way out of the program takes 
 """
 
 import re
-from collections.abc import Iterable
 from pathlib import PurePath
 from traceback import walk_tb
 from types import TracebackType
@@ -141,42 +140,3 @@ def described(error: BaseException) -> str:
         return sentence
     line = [line for name, line in frames if name == file][-1]
     return f"{sentence} ({PurePath(file).name}:{line})"
-
-
-ALSO_CALLED = {
-    "prompt": ("prompt_template",),
-    "template": ("prompt_template",),
-    "data": ("dataset",),
-    "metrics_list": ("metric_list",),
-    "filters": ("filter_list",),
-    "accuracy": ("acc", "exact_match"),
-    "em": ("exact_match",),
-    "matthews_corrcoef": ("mcc",),
-    "matthews_correlation": ("mcc",),
-    "rouge_score": ("rouge1", "rouge2", "rougeL", "rougeLsum"),
-    "sacrebleu": ("bleu",),
-    "squad": ("squad_exact_match", "token_f1"),
-    "squad_f1": ("token_f1",),
-    "levenshtein": ("edit_similarity",),
-    "bits_per_character": ("bpb", "bits_per_byte"),
-    "loglikelihood": ("logprob",),
-    "ppl": ("perplexity", "word_perplexity"),
-    "pattern": ("regex_pattern",),
-    "regexp": ("regex",),
-    "first": ("take_first",),
-    "majority": ("majority_vote", "maj@k"),
-}
-"""Names of the field, and what they are called here; several: each of them is a part of it, or one use."""
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """A half-sentence ``; did you mean 'x'?`` for what ``name`` is called here, or the known name closest to
-    it; empty if none is close."""
-    from difflib import get_close_matches  # only when something is wrong already
-
-    known = list(known)
-    called = [other for other in ALSO_CALLED.get(name.lower(), ()) if other in known]
-    if called:
-        return f"; did you mean {' or '.join(map(repr, called))}?"
-    found = get_close_matches(name, known, n=1, cutoff=0.6)
-    return f"; did you mean {found[0]!r}?" if found else ""

@@ -18,7 +18,7 @@ from importlib.metadata import EntryPoint, entry_points
 from types import MappingProxyType
 from typing import Any, Generic, Literal, TypeVar
 
-from metrics.aliases import METRIC_ALIASES
+from metrics.aliases import METRIC_ALIASES, nearest
 from metrics.errors import ConfigError, named, nearest, users_code
 from metrics.types import OUTPUT_TYPES, OutputType
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from metrics.errors import ConfigError, nearest
+from metrics.aliases import nearest
+from metrics.errors import ConfigError
 from metrics.metric import Metric
 from scorers.base import (
     ALL_FILTERS,

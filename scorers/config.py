@@ -19,8 +19,8 @@ from pydantic import (
     model_validator,
 )
 
+from metrics.aliases import nearest
 from metrics.config import FunctionRef, Gathering, MetricConfig, OneOrMany, RunsProgram, Strict, TakesFunction
-from metrics.errors import nearest
 from metrics.names import check_name
 from metrics.registry import plugins
 from metrics.types import CutOff, OutputType

@@ -8,6 +8,7 @@ import inspect
 from collections.abc import Sequence
 from dataclasses import replace
 
+from metrics.aliases import nearest
 from metrics.build import build_column
 from metrics.config import MetricConfig
 from metrics.errors import ConfigError, described, named, nearest, users_code

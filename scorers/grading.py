@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from metrics.errors import ConfigError, nearest
+from metrics.aliases import nearest
+from metrics.errors import ConfigError
 from metrics.metric import Metric
 from scorers.base import Batch, ModelReply, Scorer, ScorerError, ScorerRequest
 

@@ -8,9 +8,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from metrics.aliases import nearest
 from metrics.build import build_column, build_metric, named_apart
 from metrics.config import MetricConfig
-from metrics.errors import ConfigError, nearest
+from metrics.errors import ConfigError
 from metrics.metric import Metric
 from metrics.reductions.reduction import reduction_key
 from metrics.registry import AGGREGATIONS, METRICS, parameters

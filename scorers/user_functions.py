@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from metrics.errors import ConfigError, nearest
+from metrics.aliases import nearest
+from metrics.errors import ConfigError
 
 
 def check_call(

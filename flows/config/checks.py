@@ -17,9 +17,10 @@ from flows.config.schema import EvalConfig
 from flows.config.source import OVERRIDE, Location, YamlSource
 from flows.config.two_phase import read_native
 from metrics import Metric
+from metrics.aliases import nearest
 from metrics.build import build_metric
 from metrics.config import MetricConfig
-from metrics.errors import ConfigError, NightjarError, nearest
+from metrics.errors import ConfigError, NightjarError
 from metrics.types import Resolve
 from scorers.config import (
     ArenaConfig,

@@ -24,8 +24,9 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from flows.config.source import FUNCTION_TAG, OVERRIDE, Location, YamlSource
+from metrics.aliases import nearest
 from metrics.config import TakesFunction, marks_of
-from metrics.errors import ConfigError, NightjarError, nearest
+from metrics.errors import ConfigError, NightjarError
 from tasks.models.registry import DEFAULT, schemas
 
 _EXPECTED = {

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from flows.config.source import Location, YamlSource, read_yaml, with_overrides
-from metrics.errors import ConfigError, nearest
+from metrics.aliases import nearest
+from metrics.errors import ConfigError
 from tasks.models.config import ModelConfig, SampleParams, merged_bodies
 from tasks.models.providers.openai.config import EndpointConfig
 from tasks.models.registry import PROVIDERS

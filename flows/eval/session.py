@@ -43,7 +43,8 @@ from flows.plan.steps import Plan
 from flows.plan.stopping import all_asked, expected_asked
 from flows.power import Asked, History, pair_powers, said_to_decide
 from flows.server import link, send, serving
-from metrics.errors import ConfigError, NightjarError, nearest
+from metrics.aliases import nearest
+from metrics.errors import ConfigError, NightjarError
 from tasks.benchmarks.open import open_benchmark
 from tasks.caching import peek
 from tasks.comparison.runs import unpriced

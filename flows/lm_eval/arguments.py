@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from flows.config.source import read_yaml
-from metrics.errors import ConfigError, nearest
+from metrics.aliases import nearest
+from metrics.errors import ConfigError
 
 SEEDS: Final = (0, 1234, 1234, 1234)
 """Of Python's generator, numpy's, torch's, and of few-shot examples."""

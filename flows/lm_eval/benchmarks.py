@@ -6,7 +6,8 @@ from typing import Any, Final
 
 from flows.lm_eval.arguments import SEEDS, HarnessArguments
 from flows.lm_eval.models import AskedModel
-from metrics.errors import ConfigError, nearest
+from metrics.aliases import nearest
+from metrics.errors import ConfigError
 from tasks.benchmarks.lm_eval import Definition, SelectedBenchmarks
 from tasks.benchmarks.lm_eval.translation import LENGTH_KEYS, generation_arguments, known_generation_arguments
 

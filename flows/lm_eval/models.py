@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from flows.lm_eval.arguments import HarnessArguments
-from metrics.errors import ConfigError, nearest
+from metrics.aliases import nearest
+from metrics.errors import ConfigError
 
 Entry = dict[str, Any]
 NAMED_BY: Final = ("peft", "delta", "pretrained", "model", "path", "engine")

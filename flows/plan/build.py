@@ -25,7 +25,8 @@ from flows.plan.pairs import (
 )
 from flows.plan.steps import AskedModel, Plan, StopPlan, TurnPlan
 from flows.plan.stopping import stop_plan
-from metrics.errors import ConfigError, NightjarError, nearest
+from metrics.aliases import nearest
+from metrics.errors import ConfigError, NightjarError
 from scorers.config import GradingModel, ScoringConfig, grading_models
 from scorers.factory import build_scorer
 from tasks.ask import sampling_text

@@ -43,8 +43,9 @@ from flows.plan.build import make_plan
 from flows.plan.fields import benchmark_fields
 from flows.plan.stopping import all_is_asked
 from flows.power import Asked, History, pair_powers, said_to_decide
+from metrics.aliases import nearest
 from metrics.config import Strict
-from metrics.errors import ConfigError, NightjarError, nearest
+from metrics.errors import ConfigError, NightjarError
 from metrics.metric import Metric
 from metrics.names import check_name
 from metrics.statistics.power import items_needed, units_needed

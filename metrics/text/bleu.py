@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from metrics.aggregation import Aggregation, Count, Total, aggregation_factory
-from metrics.errors import ConfigError, nearest
+from metrics.aliases import nearest
+from metrics.errors import ConfigError
 from metrics.ragged import offsets_of, row_of
 from metrics.registry import metric
 from metrics.text.inputs import batches, hypotheses, read_text_pairs, reference_lists

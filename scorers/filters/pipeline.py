@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, TypeVar, get_type_hints
 
-from metrics.aliases import own_arguments
+from metrics.aliases import nearest, own_arguments
 from metrics.errors import ConfigError, described, named, nearest, users_code
 from metrics.patterns import bounded
 from metrics.registry import Registry, first_paragraph, module_of

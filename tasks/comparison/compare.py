@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field, model_validator
 
 from metrics.aggregation import Aggregation, build_aggregation
+from metrics.aliases import nearest
 from metrics.config import StatisticsConfig, Strict
-from metrics.errors import ConfigError, NightjarError, nearest
+from metrics.errors import ConfigError, NightjarError
 from metrics.statistics.comparison import Comparison, Method, compare_items
 from metrics.statistics.differences import ItemColumn
 from metrics.statistics.gate import Verdict, adjust, decide, p_regression, spent_over, worst_of

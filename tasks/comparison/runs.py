@@ -26,8 +26,9 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from metrics.aggregation import build_aggregation
+from metrics.aliases import nearest
 from metrics.config import StatisticsConfig
-from metrics.errors import NightjarError, nearest
+from metrics.errors import NightjarError
 from metrics.statistics.comparison import compare_items
 from metrics.statistics.differences import ItemColumn
 from metrics.statistics.gate import adjust

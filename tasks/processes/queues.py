@@ -22,7 +22,8 @@ from urllib.parse import parse_qs, urlsplit
 import dask
 from distributed import Security, Status
 
-from metrics.errors import ConfigError, nearest
+from metrics.aliases import nearest
+from metrics.errors import ConfigError
 from tasks.processes.endings import ended_with_process
 from tasks.store.home import home
 

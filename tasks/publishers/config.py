@@ -5,8 +5,8 @@ from typing import Any, Literal
 
 from pydantic import Field, model_serializer, model_validator
 
+from metrics.aliases import nearest
 from metrics.config import Strict
-from metrics.errors import nearest
 from tasks.publishers.every_eval_ever import EveryEvalEver
 from tasks.publishers.hub import Hub
 from tasks.publishers.mlflow import MLflow

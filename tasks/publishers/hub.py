@@ -16,7 +16,8 @@ from typing import Any, Final
 import yaml
 from pydantic import Field
 
-from metrics.errors import ConfigError, nearest
+from metrics.aliases import nearest
+from metrics.errors import ConfigError
 from tasks.publishers.publisher import (
     Address,
     FinishedRun,

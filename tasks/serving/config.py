@@ -16,8 +16,9 @@ from typing import Annotated, Any, Final, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
+from metrics.aliases import nearest
 from metrics.config import RunsProgram, Strict
-from metrics.errors import ConfigError, nearest
+from metrics.errors import ConfigError
 from metrics.registry import load_plugin, plugin_origin, plugins
 from tasks.store.durations import Seconds
 

@@ -24,7 +24,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from metrics.aggregation import build_aggregation
-from metrics.errors import ConfigError, NightjarError, nearest
+from metrics.aliases import nearest
+from metrics.errors import ConfigError, NightjarError
 from metrics.reductions.pass_at_k import hypergeometric_tail
 from metrics.registry import METRICS
 from scorers.config import Program, ProgramLimits

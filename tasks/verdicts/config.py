@@ -10,8 +10,8 @@ from typing import Any, Final, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
+from metrics.aliases import nearest
 from metrics.config import FunctionRef, Strict
-from metrics.errors import nearest
 
 MethodType = Literal["exact_match", "contains", "regex_match", "json_match", "numeric_match", "length_check"]
 MetricType = Literal["pass_at_k", "classification", "mean", "median", "percentile", "pass_rate", "count"]

@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
+from metrics.aliases import nearest
 from metrics.errors import ConfigError, NightjarError, named, nearest, users_code
 from metrics.patterns import bounded
 from metrics.types import Resolve

@@ -16,7 +16,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
-from metrics.errors import ConfigError, NightjarError, nearest
+from metrics.aliases import nearest
+from metrics.errors import ConfigError, NightjarError
 from tasks.benchmarks.lm_eval.yaml import AGGREGATE_KEYS, GROUP_KEYS, Reader
 
 TREE = "tasks"  # the folder that a checkout keeps all definitions under

@@ -19,7 +19,8 @@ from typing import Any, Final
 
 import yaml
 
-from metrics.errors import ConfigError, nearest
+from metrics.aliases import nearest
+from metrics.errors import ConfigError
 from metrics.types import OUTPUT_TYPES
 from tasks.store.anchors import MOST_REPEATED, REPEATED_TOO_OFTEN
 from tasks.store.imports import syntax_tree
