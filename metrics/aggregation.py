@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from metrics.aliases import nearest
-from metrics.errors import ConfigError, MetricError, described, nearest, users_code
+from metrics.errors import ConfigError, MetricError, described, users_code
 from metrics.registry import AGGREGATIONS, NamedFunction, parameters
 from metrics.types import Bools, Floats, Kind, Resolve, Scores, Values, number_of
 

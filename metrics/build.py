@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from metrics.aggregation import Aggregation, build_aggregation, user_aggregation
 from metrics.aliases import nearest
-from metrics.errors import ConfigError, described, nearest, users_code
+from metrics.errors import ConfigError, described, users_code
 from metrics.metric import NOT_INSTALLED, Metric, installed_version
 from metrics.reductions.reduction import Reduction, build_reduction, is_family
 from metrics.registry import AGGREGATIONS, METRICS, MetricDefinition, module_of, parameters

@@ -19,7 +19,7 @@ from types import MappingProxyType
 from typing import Any, Generic, Literal, TypeVar
 
 from metrics.aliases import METRIC_ALIASES, nearest
-from metrics.errors import ConfigError, named, nearest, users_code
+from metrics.errors import ConfigError, named, users_code
 from metrics.types import OUTPUT_TYPES, OutputType
 
 T = TypeVar("T")

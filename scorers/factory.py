@@ -11,7 +11,7 @@ from dataclasses import replace
 from metrics.aliases import nearest
 from metrics.build import build_column
 from metrics.config import MetricConfig
-from metrics.errors import ConfigError, described, named, nearest, users_code
+from metrics.errors import ConfigError, described, named, users_code
 from metrics.metric import Metric
 from metrics.registry import METRICS
 from metrics.types import Resolve

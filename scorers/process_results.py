@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from metrics.aliases import nearest
-from metrics.errors import MetricError, described, nearest, users_code
+from metrics.errors import MetricError, described, users_code
 from metrics.metric import Metric
 from metrics.types import NO_PREDICTION, NUMBER_TYPES, Scores
 from scorers.base import (

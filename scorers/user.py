@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from metrics.aliases import nearest
-from metrics.errors import ConfigError, described, nearest, users_code
+from metrics.errors import ConfigError, described, users_code
 from metrics.instances import FilteredAnswers, Instance, scores_of_item
 from metrics.metric import Metric
 from scorers.agreement import combined

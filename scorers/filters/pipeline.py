@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, Literal, TypeVar, get_type_hints
 
 from metrics.aliases import nearest, own_arguments
-from metrics.errors import ConfigError, described, named, nearest, users_code
+from metrics.errors import ConfigError, described, named, users_code
 from metrics.patterns import bounded
 from metrics.registry import Registry, first_paragraph, module_of
 from metrics.types import OutputType, Resolve

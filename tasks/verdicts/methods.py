@@ -12,7 +12,7 @@ import orjson
 import pyarrow as pa
 
 from metrics.aliases import nearest
-from metrics.errors import ConfigError, NightjarError, named, nearest, users_code
+from metrics.errors import ConfigError, NightjarError, named, users_code
 from metrics.patterns import bounded
 from metrics.types import Resolve
 from scorers.config import ITEM_SECONDS
