@@ -1,5 +1,5 @@
 """How every command line of the project speaks: one line while it has nothing to draw yet, an exit code at
-its end, and one line that says what to mend.
+its end, and one line that says what to fix.
 
 Each command defines a typer application with ``new_app`` and runs it with ``command_line``; ``status``
 shows what it is doing. Imports nothing of Prefect, whose settings a command line has to make first
@@ -88,7 +88,7 @@ def raise_interrupts() -> None:
 def command_line(app: typer.Typer, arguments: Sequence[str] | None = None) -> None:
     """Runs the application on ``arguments`` (default: the process's own) and exits.
 
-    What the user can mend, a NightjarError, is one line on stderr and exit code 2, never a traceback. An
+    What the user can fix, a NightjarError, is one line on stderr and exit code 2, never a traceback. An
     exit that somebody else asks for, a library or a user's code, is a failure, with a line that says so. A
     warning of a metric or of the user's code is one line, too, from now on.
     """

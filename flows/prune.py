@@ -1,4 +1,4 @@
-"""Pruning as a flow: the deployment ``prune`` keeps a store and what lies beside it bounded, every week."""
+"""Pruning as a flow: the deployment ``prune`` keeps a store and what is beside it bounded, every week."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""``python -m flows.store --verify`` looks at every file of a store, ``--repair`` mends what it can."""
+"""``python -m flows.store --verify`` looks at every file of a store, ``--repair`` fixes what it can."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated

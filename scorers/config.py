@@ -464,7 +464,7 @@ ScorerConfig = Annotated[
     | Annotated[UserScorerConfig, Tag("user")],
     Discriminator(_tag),
 ]
-"""``scorer:`` of a benchmark, told apart by ``type``; anything with a colon is a user's class."""
+"""``scorer:`` of a benchmark, distinguished by ``type``; anything with a colon is a user's class."""
 SCORER_CONFIGS: Final[Mapping[str, type[Strict]]] = {
     name: config
     for config, _ in map(get_args, get_args(get_args(ScorerConfig)[0]))

@@ -133,7 +133,7 @@ def _letter_scorer(config: ScoringConfig, resolve: Resolve) -> Scorer:
 
 
 def _letter_metric(config: ScoringConfig, one: MetricConfig, resolve: Resolve) -> Metric:
-    """The metric with how letters are asked for among its arguments, by which results are told apart."""
+    """The metric with how letters are asked for among its arguments, by which results are distinguished."""
     refuse_arguments(one, ())
     metric = build_column(one, resolve).within((0.0, 1.0))
     return replace(metric, arguments={**metric.arguments, "choices_by": config.letters})
@@ -267,7 +267,7 @@ def user_scorer(config: ScoringConfig, chosen: UserScorerConfig, resolve: Resolv
         return by_class(item)
 
     def by_class(item: MetricConfig) -> Metric:
-        """The metric with who scores it among its arguments, by which results are told apart."""
+        """The metric with who scores it among its arguments, by which results are distinguished."""
         metric = build_listed_column(item, resolve)
         scorer = {"scorer": user_class.__name__}
         return replace(metric, arguments={**chosen.kwargs, **metric.arguments, **scorer})
@@ -397,7 +397,7 @@ def judge_scorer(config: ScoringConfig, chosen: JudgeConfig, resolve: Resolve) -
 
 def arena_scorer(config: ScoringConfig, chosen: ArenaConfig, resolve: Resolve) -> Scorer:
     """An arena: its templates compiled, and among its metric's arguments the models that are played against,
-    by which results are told apart."""
+    by which results are distinguished."""
     _only_text(config, "arena")
     if len(config.players) < 2:
         raise ConfigError(

@@ -1,7 +1,7 @@
 """Which metrics each filter of a benchmark has, under which names.
 
-A filter's own list counts before the benchmark's and the default. Entries that share a name are told apart by
-their arguments; two results under one name are refused. The factory builds every scorer's metrics with it.
+A filter's own list counts before the benchmark's and the default. Entries that share a name are distinguished
+by their arguments; two results under one name are refused. The factory builds every scorer's metrics with it.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence

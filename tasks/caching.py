@@ -3,8 +3,8 @@
 The key of a stage's artifact is ours (``tasks.store.keys``) and not one of Prefect's policies: those hash the
 task's own lines only, or contain the run's id. Prefect's record of a result is kept beside the artifacts;
 reading one checks that everything it refers to is still in the store, so a deleted or cut artifact is a miss
-and the step is computed again. Where users' code ran, the files that it was seen to read lie beside the
-record, and it serves as long as all of them are as they were.
+and the step is computed again. Where users' code ran, the files that it was seen to read are listed beside
+the record, and it serves as long as all of them are as they were.
 """
 
 import inspect

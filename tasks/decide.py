@@ -47,7 +47,7 @@ NOT_THERE: Final = "not in what was asked so far"
 
 
 class DecideSetup(Unkeyed):
-    """The pairs that are looked at, and what they are held against."""
+    """The pairs that are looked at, and what they are compared with."""
 
     benchmark: str
     models: tuple[str, ...]
@@ -156,8 +156,8 @@ def _is_own(setup: DecideSetup, match: Match) -> bool:
 
 
 def _baseline(uri: str, nights: tuple[tuple[str, ...], ...]) -> ComparedRun:
-    """The runs of the baseline's nights as one; read once by a process that looks again and again, and anew
-    from a folder that was written anew."""
+    """The runs of the baseline's nights as one; read once by a process that looks again and again, and once
+    more from a folder that was written again."""
     return _read_once(uri, nights, tuple(_written(name) for night in nights for name in night))
 
 

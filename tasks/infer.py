@@ -64,7 +64,7 @@ class InferSetup(Unkeyed):
     """The model, how it is sampled, and what it may take.
 
     ``lookup`` says which kept answers serve, ``night`` stands beside what is asked for now, ``run_id`` names
-    what people stop and pause, and ``account`` what limits are held against.
+    what people stop and pause, and ``account`` what limits apply to.
     """
 
     model: ModelConfig
@@ -79,7 +79,7 @@ class InferSetup(Unkeyed):
     run_id: str | None = None
     account: str | None = None
     running: RunningScore | None = None
-    """What is scored while it is asked, for whoever watches."""
+    """What is scored while it is asked, for those who watch."""
     inspect: InspectRun | None = None
     """The task of Inspect that asks, where one does."""
 

@@ -316,7 +316,7 @@ def pass_over(
 
 
 def _learning(publication: Publication, results: pa.Table, folder: Path) -> Sequence[LearningCurve]:
-    """The curves of a run over checkpoints; that they can't be had is no reason for a run to fail."""
+    """The curves of a run over checkpoints; that they are not available is no reason for a run to fail."""
     known = known_of_models(publication.manifest)
     if ordering_facet(known) is None:
         return ()
@@ -330,7 +330,7 @@ def _learning(publication: Publication, results: pa.Table, folder: Path) -> Sequ
 
 
 def _renew_index(store: Store, folder: Path) -> None:
-    """Writes the page of all runs anew; that it can't be is no reason for a run to fail."""
+    """Writes the page of all runs again; that it can't be is no reason for a run to fail."""
     try:
         write_index(store, folder)
     except (NightjarError, OSError) as error:

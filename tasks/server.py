@@ -169,7 +169,7 @@ def hold(name: str, places: int, wanted: Callable[[], bool], check: Callable[[],
 def block(places: int, limit: int, free: int) -> int:
     """How many places to take of those that are free.
 
-    A quarter of the limit is left for whoever comes next, and of that quarter half is: everybody gets
+    A quarter of the limit is left for those who come next, and of that quarter half is: everybody gets
     something at once, and one run alone gets most.
 
     >>> [block(64, limit=64, free=free) for free in (64, 16, 1)]

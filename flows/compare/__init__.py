@@ -1,4 +1,4 @@
-"""Two runs held against each other: ``python -m flows.compare`` and the flow ``compare``.
+"""One run compared with another: ``python -m flows.compare`` and the flow ``compare``.
 
 ``runs.py`` compares runs that are open already, shows the outcome and needs no Prefect; suites enter there.
 The public names are loaded when first used.

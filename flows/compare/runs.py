@@ -141,8 +141,7 @@ def _begun(run: ComparedRun) -> str | None:
 
 
 def check_baseline(base: ComparedRun) -> None:
-    """Raises ConfigError for a run that no gate is held against: one that stopped before it had asked
-    all."""
+    """Raises ConfigError for a run that can't be a baseline: one that stopped before it had asked all."""
     if base.stopped is not None:
         raise ConfigError(f"baseline '{base.name}': {base.stopped.sentence}; name a run that asked all items")
 
@@ -160,7 +159,7 @@ def exit_code(verdict: Verdict | None, gate: Gate | None) -> int:
 
 
 def configured_aggregations(manifest: Mapping[str, Any]) -> dict[PairName, Aggregation]:
-    """The aggregation of each pair, built anew from the config that a run's manifest holds.
+    """The aggregation of each pair, built again from the config that a run's manifest holds.
 
     Empty where it can't be: the config's own functions may have moved since. Result rows name the aggregation
     too.
@@ -304,7 +303,7 @@ def comparison_document(compared: ComparedRuns) -> dict[str, Any]:
 def told_pairs(pairs: Sequence[tuple[str, ComparedPair]]) -> list[dict[str, Any]]:
     """What a notification says of each pair that did not pass, worst first: its numbers, verdict and reason.
 
-    ``pairs`` stand beside the name of what they are held against.
+    ``pairs`` stand beside the name of what they are compared with.
     """
     loud = [(base, pair) for base, pair in pairs if pair.muted is None]
     told = [_told(base, pair) for base, pair in loud if pair.verdict not in (None, "pass")]

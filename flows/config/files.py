@@ -61,7 +61,7 @@ def files_of(config: EvalConfig) -> Iterator[NamedFile]:
     if config.harness is not None:
         from tasks.benchmarks.lm_eval import files_of_benchmark
 
-        with suppress(NightjarError):  # whoever reads the dataset says what is wrong
+        with suppress(NightjarError):  # what is wrong is said when the dataset is read
             for key, path in files_of_benchmark(config.harness, base):
                 yield NamedFile(("harness", *key), str(path), path)
 
@@ -76,7 +76,7 @@ def _models_of_their_own(config: EvalConfig) -> Iterator[tuple[BaseModel, Locati
     if isinstance(config.turns, SimulatedUser) and not isinstance(config.turns.model, str):
         entries.append(({"name": "user", **config.turns.model}, ("turns", "model")))
     for entry, at in entries:
-        with suppress(ValidationError):  # whoever asks the model says what is wrong
+        with suppress(ValidationError):  # what is wrong is said when the model is asked
             yield ModelConfig.model_validate(entry), at
 
 

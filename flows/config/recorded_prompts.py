@@ -56,7 +56,7 @@ def _recorded_prompts(config: EvalConfig) -> Sequence[str]:
         path = provider_of(model, Path(config.base_dir)).recording
         if path is None:
             return ()
-        with suppress(NightjarError, os.error):  # whoever looks a response up says so
+        with suppress(NightjarError, os.error):  # said when a response is looked up
             if says_prompts_in_metadata(path):
                 found |= dict.fromkeys(recording_file(path).metadata_prompts)
     return list(found)

@@ -302,7 +302,7 @@ class Phase(StrEnum):
 
 
 class Against(Strict):
-    """What a run is held against, and by which gate: one that stops is looked at while the run asks."""
+    """What a run is compared with, and by which gate: one that stops is looked at while the run asks."""
 
     gate: Gate = Field(description="The gate")
     baseline: tuple[tuple[str, ...], ...] = Field(

@@ -200,7 +200,7 @@ def evaluate_command(
 def _held_against(
     chosen: "ChosenConfigs", options: RunOptions, run: str | None, gate: Path | None
 ) -> RunOptions:
-    """The options of an evaluation that is held against a run; raises ConfigError for several ones."""
+    """The options of an evaluation that is compared with a run; raises ConfigError for several ones."""
     from flows.eval.against import against_run
 
     if len(chosen.configs) != 1:

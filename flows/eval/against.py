@@ -1,4 +1,4 @@
-"""A run that is held against another one: what its command line says of that, and how it ends."""
+"""A run that is compared with another one: what its command line says of that, and how it ends."""
 
 from pathlib import Path
 from typing import Any
@@ -34,8 +34,8 @@ def against_run(run: str | None, gate: Path | None, config: EvalConfig, store: s
 
 
 def held_against(options: RunOptions, quiet: bool) -> tuple[int, dict[str, Any]]:
-    """Compares a run that ended with what it is held against, and leaves comparison.json in its folder;
-    returns the exit code of the verdict and what ``--json`` adds."""
+    """Compares a run that ended with its baseline, and leaves comparison.json in its folder; returns the exit
+    code of the verdict and what ``--json`` adds."""
     against, folder = options.against, str(options.output)
     assert against is not None
     place = Store(str(options.store))

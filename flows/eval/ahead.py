@@ -149,7 +149,7 @@ def _check_beside(
     for model in config.models:
         recording = provider_of(model, Path(config.base_dir)).recording
         if recording is not None:
-            with suppress(NightjarError):  # whoever looks a response up says so
+            with suppress(NightjarError):  # said when a response is looked up
                 recording_file(recording)
     return replace(found, digest=digest, recordings=open_recordings())
 
@@ -160,7 +160,7 @@ def _is_large(config: EvalConfig) -> bool:
     try:
         return named_path(config.base_dir, config.dataset.path).stat().st_size >= LARGE_BYTES
     except (OSError, ValueError):
-        return False  # whoever reads it says so
+        return False  # its reader says so
 
 
 class _WithoutPandas(MetaPathFinder):

@@ -158,7 +158,7 @@ def _send(run: Run, publication: Publication, results: pa.Table) -> Iterator[str
 
 
 def _index_folder(output: str, store: Store) -> str | None:
-    """The folder of results, if the run's own lies in it or it has a page of the runs of this store."""
+    """The folder of results, if the run's own is in it or it has a page of the runs of this store."""
     folder = results_folder().resolve()
     own = Path(output).resolve().is_relative_to(folder)
     return str(folder) if own or shows_store(folder, store) else None
@@ -439,7 +439,7 @@ def _recordings(run: Run, grid: GridResponses) -> list[dict[str, Any]]:
                 columns = (lacking.column(name).to_pylist() for name in ("sample_id", "error"))
                 absent += zip(*columns, strict=True)
         try:
-            # Where the responses were looked up, the file's index is at hand.
+            # Where the responses were looked up, the file's index is available.
             rows, models = workers().offer(recorded_counts, path).result()
         except DataError:  # gone or changed since it was read: what was read is in the store
             continue

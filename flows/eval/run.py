@@ -464,7 +464,7 @@ def servers_end_with(run: Run) -> Iterator[None]:
 
 def forecast_servers(plan: Plan, found: Forecast) -> list[dict[str, Any]]:
     """The servers that a run would start, in their order: of which model, with what, on how many GPUs, and
-    for how many requests (None: as many as the responses call for)."""
+    for how many requests (None: as many as the responses need)."""
     needed = [(step.setup, found.models[name].send) for name, step in plan.models.items()]
     needed += [(model.infer.setup, found.judges[model.infer.setup.model.name].send) for model in plan.asked]
     return [
@@ -482,8 +482,8 @@ def forecast_servers(plan: Plan, found: Forecast) -> list[dict[str, Any]]:
 
 
 def check_servers(config: EvalConfig) -> None:
-    """Raises ConfigError for what servers of weights can't be had with: conversations, whose later turns are
-    asked for when the server is gone."""
+    """Raises ConfigError for what rules out servers of weights: conversations, whose later turns are asked
+    for when the server is gone."""
     served = [model.name for model in config.models if model.server is not None]
     if served and config.turns is not None:
         raise ConfigError(

@@ -87,8 +87,8 @@ def with_defaults(config: EvalConfig, options: RunOptions, unique: str) -> RunOp
 def workspace(options: RunOptions, benchmark: str = "") -> Workspace:
     """Where a run of a benchmark, its options complete, keeps artifacts, and answers on their way there.
 
-    Each store has journals of its own: whoever finds one that a killed run left moves its answers to the
-    store, and that has to be the store where the next run looks for them.
+    Each store has journals of its own: a process that finds one that a killed run left moves its answers to
+    the store, and that has to be the store where the next run looks for them.
     """
     assert options.store is not None, "with_defaults() decides the store"
     uri = store_uri(options.store)

@@ -162,7 +162,7 @@ class Foreseen:
 
     @property
     def decides(self) -> str:
-        """The step that what hangs on this one waits for."""
+        """The step that those depending on this one wait for."""
         return self.waits_for or self.step.name
 
     @property

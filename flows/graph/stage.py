@@ -2,8 +2,8 @@
 
 A stage is a function that submits task runs. Its name is the name of what it gives; its parameters name what
 it waits for: the results of stages before it. Its decorator names its tasks, by how their outcome can be
-known. Whoever walks the stages is a ``Graph``: the flow submits each task to Prefect, the forecast looks each
-up in the store. A task that its stage does not declare is refused by both.
+known. What walks the stages is a ``Graph``: the flow submits each task to Prefect, the forecast looks each up
+in the store. A task that its stage does not declare is refused by both.
 """
 
 import inspect

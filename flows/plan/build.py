@@ -280,7 +280,7 @@ def kept_answers(config: EvalConfig, options: RunOptions, began: float) -> Looku
 
 
 def kept_replies(options: RunOptions, began: float) -> Lookup:
-    """Which kept replies of judges serve: what they say hangs on what they are shown, and that is in their
+    """Which kept replies of judges serve: what they say depends on what they are shown, and that is in their
     requests, so the night adds nothing."""
     return Lookup(
         not_before=began if "infer" in options.refresh else 0.0,

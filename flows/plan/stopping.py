@@ -141,7 +141,7 @@ def _identity(against: Against, gated: Sequence[PairPlan], setup: DecideSetup) -
 
 
 def _content(name: str) -> str:
-    """A run of the baseline: its id, or, of a folder, which may be written anew, its item rows."""
+    """A run of the baseline: its id, or, of a folder, which may be written again, its item rows."""
     items = Path(name) / "items.parquet"
     if not Path(name).is_dir():
         return name

@@ -5,9 +5,9 @@ There is one of the project's own for each home (``NIGHTJAR_HOME``), and never a
 would write to one SQLite. Whatever runs is ended before another is started, one that never came up
 included.
 
-Its credential is set together with its address and never without it: whoever names another server by
-``PREFECT_API_URL`` sends that one nothing of ours. ``ask`` and ``send`` do without the patience of
-Prefect's client, which tries again for a minute: whoever ends, or only wants to look, can't wait for it.
+Its credential is set together with its address and never without it: another server that
+``PREFECT_API_URL`` names is sent nothing of ours. ``ask`` and ``send`` do without the patience of Prefect's
+client, which tries again for a minute: a process that ends, or only wants to look, can't wait for it.
 """
 
 import fcntl
@@ -126,7 +126,7 @@ def stop() -> bool:
 
 
 def start_again() -> bool:
-    """Starts the own server anew where its process died under those that use it; whether it did.
+    """Starts the own server again where its process died under those that use it; whether it did.
 
     One that was stopped by hand has no record any more, and stays stopped. Raises ServerError.
     """
@@ -141,8 +141,8 @@ def _launch(folder: Path, port: int) -> Server:
     log = folder / "server.log"
     credential()
     with open(log, "ab", opener=_private) as output:
-        # A session of its own and no pipes of ours: Ctrl-C ends the run and not the server, and whoever
-        # captures the run's output does not wait for it. The working folder is the project's: its
+        # A session of its own and no pipes of ours: Ctrl-C ends the run and not the server, and a program
+        # that captures the run's output does not wait for it. The working folder is the project's: its
         # pyproject.toml tunes the server.
         process = subprocess.Popen(
             [sys.executable, "-m", "flows.server.app"],
@@ -255,8 +255,8 @@ def _answers_signal(pid: int) -> bool:
 
 
 def _free_port(folder: Path) -> int:
-    """The port that this home's server had before, stopped by hand or not, so that workers, whoever holds a
-    lease and links of before find the next one there; else another."""
+    """The port that this home's server had before, stopped by hand or not, so that workers, holders of a
+    lease and older links find the next one there; else another."""
     before: list[int] = []
     with suppress(OSError, ValueError):
         before.append(int((folder / _PORT).read_text()))
@@ -303,7 +303,7 @@ def ask(path: str, body: Any = None, seconds: float = 30.0) -> Any:
 
 
 def send(path: str, body: Any, seconds: float) -> None:
-    """As ``ask``, where an answer would be welcome but nothing hangs on it."""
+    """As ``ask``, where an answer would be welcome but nothing depends on it."""
     with suppress(OSError, ValueError):
         ask(path, body, seconds)
 
@@ -401,7 +401,7 @@ def serving() -> Iterator[str]:
 def _own_settings(ui: str, api: str, secret: str) -> "SettingsContext":
     """The current settings but for what leads to the own server.
 
-    ``temporary_settings`` reads every setting anew from the environment, a fifth of what a small run takes.
+    ``temporary_settings`` reads every setting again from the environment, a fifth of what a small run takes.
     """
     from prefect.context import SettingsContext, get_settings_context
     from pydantic import SecretStr
@@ -415,7 +415,7 @@ def _own_settings(ui: str, api: str, secret: str) -> "SettingsContext":
 def _one_authority() -> Path:
     """A file with one of the certificate authorities that Prefect's clients trust.
 
-    Each of its clients reads all of them anew, 45 ms a time and four times a run, though the own server is
+    Each of its clients reads all of them again, 45 ms a time and four times a run, though the own server is
     asked over plain HTTP on loopback, where none is needed.
     """
     file = server_folder() / "authority.pem"

@@ -124,7 +124,7 @@ def _files(planned: Any) -> _Files:
 
 
 def _in_its_night(planned: Any, options: Any, run: Callable[[Any], tuple[int, bool]]) -> int:
-    """Runs the suite; where it asks anew, in the night that an earlier command left unfinished, if any."""
+    """Runs the suite; where it asks again, in the night that an earlier command left unfinished, if any."""
     from tasks.history.prune import begin_night, continued_night, end_night
     from tasks.store.storage import Store
 

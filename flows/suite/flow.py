@@ -140,7 +140,7 @@ async def confirm(
     rescored: Sequence[Rescoring],
     control: RunControl,
 ) -> tuple[NightEvaluation, ...]:
-    """Asks anew for what regressed, if the gate wants that before anybody is told."""
+    """Asks again for what regressed, if the gate wants that before anybody is told."""
     if control.stopped is not None:
         return ()
     names = await asyncio.to_thread(to_confirm, night, evaluations, begun, rescored)

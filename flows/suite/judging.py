@@ -100,7 +100,7 @@ def to_confirm(
     begun: BegunNight,
     rescored: Sequence[Rescoring],
 ) -> set[str]:
-    """The evaluations that are asked anew before the night is judged: those of regressions, with
+    """The evaluations that are asked again before the night is judged: those of regressions, with
     ``confirm: 1``."""
     if planned.suite.gate is None or not planned.suite.gate.confirm:
         return set()
@@ -119,11 +119,11 @@ def judge_night(
     again: tuple[NightEvaluation, ...] = (),
     rescored: Sequence[Rescoring] = (),
 ) -> JudgedNight:
-    """Holds a night against its baseline and the gate's anchor, and looks back on the nights before it.
+    """Compares a night with its baseline and the gate's anchor, and looks back on the nights before it.
 
-    ``again`` are evaluations that were asked anew to confirm a regression, ``rescored`` those of the baseline
-    and the anchor whose answers tonight's code scored. A loss against the anchor makes *worse* of a night
-    that passes otherwise, and a clock that was set back an inconclusive one. Raises ConfigError for a
+    ``again`` are evaluations that were asked again to confirm a regression, ``rescored`` those of the
+    baseline and the anchor whose answers tonight's code scored. A loss against the anchor makes *worse* of a
+    night that passes otherwise, and a clock that was set back an inconclusive one. Raises ConfigError for a
     baseline or an anchor that is not there.
     """
     store, gate, past = Store(planned.store), planned.suite.gate, begun.past
@@ -231,7 +231,7 @@ def _muted(compared: ComparedRuns | None, anchor: str | None = None) -> tuple[Mu
 
 
 def _opener(store: Store) -> Opened:
-    """``open_night``, which opens a night's runs once, whatever it is held against."""
+    """``open_night``, which opens a night's runs once, whatever it is compared with."""
     found: dict[str, Mapping[str, ComparedRun]] = {}
 
     def opened(night: Night) -> Mapping[str, ComparedRun]:
@@ -243,7 +243,7 @@ def _opener(store: Store) -> Opened:
 
 
 def _spending(planned: PlannedNight) -> str | None:
-    """By what the nights that share an alpha are known; another baseline that the suite names starts anew.
+    """By what the nights that share an alpha are known; another baseline that the suite names starts over.
     None for a night that names another one itself: it takes no part."""
     gate = planned.suite.gate
     if gate is None or gate.alpha_over is None or planned.baseline != planned.suite.baseline:
@@ -261,7 +261,7 @@ def _spent(night: Night, alike: Sequence[Night], gate: Gate | None) -> int:
 
 
 def _with_requests(entry: NightEvaluation, tonight: Mapping[str, ComparedRun]) -> NightEvaluation:
-    """The evaluation with what its models were asked; judges are asked what the answers call for."""
+    """The evaluation with what its models were asked; judges are asked what the answers need."""
     models = (tonight[entry.name].manifest.get("models") or {}) if entry.name in tonight else {}
     if not models:
         return entry

@@ -25,7 +25,7 @@ from prefect.states import Scheduled
 BACK_SECONDS: Final = 30.0
 """When a night that gave its place back asks again: after the worker's next looks for the earlier one."""
 TRIES: Final = 5
-"""A night that has begun so often goes, whoever waits: the earlier one may have no worker."""
+"""A night that has begun so often goes ahead, even if an earlier one waits: that one may have no worker."""
 WAITING: Final = "AwaitingConcurrencySlot"
 
 

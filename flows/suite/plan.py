@@ -294,9 +294,9 @@ def _checkpoints_come_and_go(suite: SuiteConfig) -> bool:
 
 
 def may_stop(night: PlannedNight, past: Sequence[Night], baseline: Sequence[Night] | None) -> PlannedNight:
-    """The night with its evaluations held against the baseline while they ask, where the gate has ``stop``.
+    """The night with its evaluations compared with the baseline while they ask, where the gate has ``stop``.
 
-    Every ``full_every`` nights one asks all items, which the next ones are held against.
+    Every ``full_every`` nights one asks all items, which the next ones are compared with.
     """
     gate = night.suite.gate
     if gate is None or gate.stop is None or not baseline:

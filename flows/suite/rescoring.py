@@ -1,7 +1,7 @@
 """An upgrade that moves numbers is told from a model that does: where other code scored the baseline or the
-anchor, its answers are scored anew, by its own config and tonight's code.
+anchor, its answers are scored again, by its own config and tonight's code.
 
-The gate then holds tonight against these numbers, and says how much of a difference is code. Nothing is asked
+The gate then compares tonight with these numbers, and says how much of a difference is code. Nothing is asked
 for that, and nothing of it stays in the history.
 """
 
@@ -37,7 +37,7 @@ ANSWERED: Final = ("models", "judges", "currency", "started")
 
 @dataclass(frozen=True)
 class Rescoring:
-    """An evaluation of a night that tonight is held against, and the run that scores its answers anew."""
+    """An evaluation of a night that tonight is compared with, and the run that scores its answers again."""
 
     night: str
     name: str
@@ -126,9 +126,9 @@ def forget(store: Store, found: Sequence[Rescoring]) -> None:
 def with_tonights_code(
     night: Night, runs: Mapping[str, ComparedRun], found: Sequence[Rescoring], store: Store
 ) -> Mapping[str, ComparedRun]:
-    """A night that tonight is held against, with the numbers that tonight's code makes of its answers.
+    """A night that tonight is compared with, with the numbers that tonight's code makes of its answers.
 
-    The models stay those that answered then: what scored them anew only replays their answers.
+    The models stay those that answered then: what scored them again only replays their answers.
     """
     rescored = dict(_rescored(night, found, store))
     return {**runs, **{name: _answered_by(runs.get(name), run) for name, run in rescored.items()}}
@@ -149,8 +149,8 @@ def _rescored(night: Night, found: Sequence[Rescoring], store: Store) -> Iterato
 
 
 def split_by_code(then: ComparedRuns, now: ComparedRuns) -> ComparedRuns:
-    """``now`` with how much of each difference is code: it is held against the baseline's answers as
-    tonight's code scores them, ``then`` against the numbers of then."""
+    """``now`` with how much of each difference is code: it is compared with the baseline's answers as
+    tonight's code scores them, ``then`` with the numbers of then."""
     before = {pair.key: pair for pair in then.pairs}
     return replace(now, pairs=tuple(_split(before.get(pair.key), pair) for pair in now.pairs))
 

@@ -1,5 +1,5 @@
 """A regression is looked at again before anybody is told (``confirm: 1``): what regressed is asked again, in
-full, and held against the same baseline.
+full, and compared with the same baseline.
 
 Each look has half of the night's alpha, and both must say regression. Where the second does not, the pair is
 inconclusive.

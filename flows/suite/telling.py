@@ -40,7 +40,7 @@ DELAYS = [2.0, 5.0, 10.0, 20.0, 40.0]
 
 @dataclass(frozen=True)
 class BegunNight:
-    """A night that is due: its own record, the nights before it, and those that it is held against.
+    """A night that is due: its own record, the nights before it, and those that it is compared with.
 
     ``baseline`` is None where it names a run that is not there; ``skipped`` are records that nobody can read.
     """

@@ -92,8 +92,8 @@ def told_sentence(judged: JudgedNight) -> str:
 
 
 def pair_sentences(pairs: Sequence[Mapping[str, Any]], base: str | None) -> Iterator[str]:
-    """What each of the first pairs came to, and how many there are besides; ``base`` is what a night is held
-    against, and needs no name."""
+    """What each of the first pairs came to, and how many there are besides; ``base`` is what a night is
+    compared with, and needs no name."""
     for pair in pairs[:TOLD_PAIRS]:
         name = f"{pair['benchmark']} {pair['pair']}"
         if pair["against"] != base:

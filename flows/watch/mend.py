@@ -18,7 +18,7 @@ PATIENT: Final = 5
 
 
 def pending_runs(view: View, times: Times, taken: MutableMapping[str, int]) -> Iterator[Finding]:
-    """Schedules Pending runs anew whose worker is gone; yields those that are Pending all the same.
+    """Schedules the Pending runs again whose worker is gone; yields those that are Pending all the same.
 
     ``taken`` counts how often that was done for a run.
     """

@@ -37,7 +37,7 @@ class Watch:
     """``address`` says where notifications go; ``letters`` is the folder of events that the server gave up.
 
     One that is away for a while goes on from its memory. Of several watches on a server the one that began
-    first tells; the others mend and note what it tells: they stand by until it has not looked for a while.
+    first tells; the others repair and note what it tells: they stand by until it has not looked for a while.
     One that ``stands_by`` to begin with sees others that began at the same time.
     """
 
@@ -58,7 +58,7 @@ class Watch:
     unanswered: dict[str, tuple[int, datetime]] = field(default_factory=dict)
 
     def look(self, view: View) -> bool:
-        """Looks once at everything, mends, tells; whether all of it could be looked at."""
+        """Looks once at everything, repairs, tells; whether all of it could be looked at."""
         if not self._answers(view):
             return False
         steps: tuple[Callable[[View], object], ...] = (

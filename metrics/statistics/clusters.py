@@ -77,7 +77,7 @@ def few_clusters(ways: Ints | None) -> str | None:
 
 
 def too_few_to_pass(ways: Ints | None) -> str | None:
-    """Why no gate passes on such clusters: a loss that lies in some of them may be in none of those seen, and
+    """Why no gate passes on such clusters: a loss that is in some of them may be in none of those seen, and
     the error bar can't know of it. Below ten effective ones an error bar is a rough guide. Where a few hold
     most of the items, gates at eight and at eleven passed .045 and .035 of losses as large as the margin.
     """

@@ -5,7 +5,7 @@ course is then as likely backwards as forwards, and what it adds to the slope as
 So the slope is tested by turning the signs of the items' parts, exactly, and neither kept answers nor the
 number of runs make alarms. Of two runs, the slope is their difference.
 
-A night is held against one that stays, the anchor, and every night looks again. Each look has a part of the
+A night is compared with one that stays, the anchor, and every night looks again. Each look has a part of the
 level that depends on its place alone, and the parts of all nights, however many come, add up to the level
 (Bonferroni). So nothing is assumed of what nights have in common: their anchor, and answers that were kept.
 """

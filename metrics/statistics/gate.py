@@ -181,7 +181,7 @@ class PairSpread:
         return smoothed(varied / unit * items, items) * unit
 
     def items_for(self, margin: float, samples: int, alpha: float, power: float = POWER) -> int | None:
-        """The fewest items that decide a margin; None where no number does."""
+        """The fewest items that rule out a loss of the margin; None where no number does."""
         if margin <= 0:
             return None
         high = self._fewest(alpha)

@@ -139,7 +139,7 @@ def foreseen_mde(
     """The loss that a comparison of a mean with another run of the same items finds, as far as one run tells.
 
     ``sampling`` is the part of ``stderr`` that repeats explain, ``means`` and ``repeats`` (n,) each item's:
-    the other run is taken to answer the same items anew. Of single answers nothing says how many items of
+    the other run is taken to answer the same items again. Of single answers nothing says how many items of
     another run would differ, and the runs are taken to be unrelated, the worst that is usual. NaN for too few
     units, and beyond ``width``, the range of the number.
     """

@@ -402,7 +402,7 @@ class _Design:
         return slope, curve
 
     def _sum(self, terms: Floats, into: Floats) -> None:
-        """Adds up each game's term (D, G) for the strengths and effects that it hangs on."""
+        """Adds up each game's term (D, G) for the strengths and effects that it depends on."""
         n, k = self.n, self.n + self.effects.shape[1]
         into[:, :n] = np.add.reduceat(terms, self.starts, axis=1) @ self.pairs
         into[:, n:k] = terms @ self.effects

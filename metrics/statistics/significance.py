@@ -4,7 +4,7 @@ The sign-flip permutation test: were there no difference, each unit's could as w
 
 Do answers prefer a place, whatever stands there? Without a preference an answer is right as often
 wherever the right choice stands, and a wrong one stands at any of the other places alike. The sums by
-which choices differ from that, item by item, are held against their own covariance, so that the repeats
+which choices differ from that, item by item, are compared with their own covariance, so that the repeats
 of an item may hang together in any way.
 """
 

@@ -49,7 +49,7 @@ def _fill(own: Ints, gold: Ints, first: int, cost: Any, operation: Any) -> int:
 
 @njit(cache=True)
 def _align(n: int, m: int, operation: Any, aligned: Ints, gold_wrong: Ints, own_wrong: Ints) -> bool:
-    """Where each reference word lies in the hypothesis and which words are wrong; False if the beam has no
+    """Where each reference word is in the hypothesis and which words are wrong; False if the beam has no
     path."""
     trace = np.empty(n + m, dtype=np.int64)
     i, j, length = n, m, 0

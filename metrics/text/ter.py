@@ -119,7 +119,7 @@ Edits = Callable[[list[str], list[str]], tuple[int, int]]
 
 @cache
 def edit_counter() -> Edits:
-    """The fastest counter at hand: (words of hypothesis, words of reference) → (edits, reference length)."""
+    """Fastest counter available: (words of hypothesis, words of reference) → (edits, reference length)."""
     try:
         from metrics.text._ter_numba import edits
     except ImportError:  # numba is an extra

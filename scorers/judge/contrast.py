@@ -96,8 +96,8 @@ class Correction:
         return made.warning if math.isnan(made.ci_low) else None
 
     def labels_needed(self, runs: "Runs", margin: float, alpha: float) -> int | None:
-        """Labelled answers of each run's own that decide a margin on these items; None where no number
-        does."""
+        """Labelled answers of each run's own that rule out a loss of the margin on these items; None where no
+        number does."""
         n, by = len(runs[0]), self.by
         if isinstance(by, Calibration) or margin <= 0 or n < 2:
             return None
@@ -202,7 +202,7 @@ def compare_corrected(
 
 
 def _label(correction: Correction, runs: Runs) -> Remedy:
-    """What would decide a margin that one calibration does not."""
+    """What would rule out a loss of the margin where one calibration does not."""
 
     def remedy(margin: float, alpha: float) -> str | None:
         needed = correction.labels_needed(runs, margin, alpha)

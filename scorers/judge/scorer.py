@@ -270,7 +270,7 @@ def judge_metric(metric: Metric, calibration: Calibration | Labelled | None, con
     """The metric with the aggregation that only a judge's metrics have, grades with their range where the
     config says one; others as they are.
 
-    The calibration is among the arguments, by which results are told apart.
+    The calibration is among the arguments, by which results are distinguished.
     """
     if metric.entry == AGREEMENT:
         aggregation = krippendorff_alpha(level=metric.arguments["level"])

@@ -431,7 +431,7 @@ class Targets:
         return tuple(str(choice) for choice in found)
 
     def gold(self, item: Item, choices: Sequence[str]) -> tuple[int, ...]:
-        """Indices of the right choices; −100 stays, for whoever counts to leave out.
+        """Indices of the right choices; −100 stays; the code that counts leaves it out.
 
         A number is an index from 0; a text is the choice of that text, else its letter, else an index in
         digits.

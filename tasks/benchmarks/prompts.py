@@ -383,7 +383,7 @@ class Fewshot:
         if self._config.sampler == "first_n":
             # One more than asked for: an item that is among them leaves itself out.
             return tuple(example for example, _ in zip(examples, range(self._config.num + 1), strict=False))
-        # Sorted by content and free of doubles, so that the draw does not hang on the file's order.
+        # Sorted by content and free of doubles, so that the draw does not depend on the file's order.
         smallest = heapq.nsmallest(POOL_LIMIT, examples, key=lambda example: example.digest)
         return tuple({example.digest: example for example in smallest}.values())
 

@@ -199,7 +199,7 @@ class Gate(Strict):
 
     @property
     def overall(self) -> frozenset[str]:
-        """The pairs that are held against all their items together."""
+        """The pairs that the gate judges over all their items together."""
         return frozenset(name for name, own in self.pairs.items() if own.facets == "overall")
 
     def check_pairs(self, keys: "Collection[GroupKey]") -> None:
@@ -216,8 +216,8 @@ class Gate(Strict):
 class ComparedPair:
     """One group of the baseline against its counterpart.
 
-    ``comparison`` is None where nothing can be compared, and ``reason`` says why. ``gate`` is what the pair
-    is held against, None for pairs that do not decide; ``verdict`` then is None too.
+    ``comparison`` is None where nothing can be compared, and ``reason`` says why. ``gate`` is what judges the
+    pair, None for pairs that do not decide; ``verdict`` then is None too.
     """
 
     match: Match
@@ -587,7 +587,7 @@ def _p_regression(pair: ComparedPair) -> float:
 
 def _judged(pair: ComparedPair, beyond: float | None, different: float | None) -> ComparedPair:
     """The pair with the gate's answer, given its corrected p-values of a loss beyond the margin and of a
-    difference; what can't be compared, covers too little, or was not asked for anew is inconclusive."""
+    difference; what can't be compared, covers too little, or was not asked for again is inconclusive."""
     pair, terms = replace(pair, p_adjusted=different), pair.terms
     if terms is None:
         return pair

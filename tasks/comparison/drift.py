@@ -77,7 +77,7 @@ def pair_drifts(tonight: Runs, anchor: AnchorNight | None) -> Mapping[GroupKey, 
 
 
 def drift_tests(aggregation: AggregationOf) -> PValue:
-    """The p-value of "no drift" of a pair's groups, oldest first; NaN where it can't be had: fewer than two
+    """The p-value of "no drift" of a pair's groups, oldest first; NaN where there is none: fewer than two
     groups, no items in common, an aggregation without sums."""
 
     def tested(groups: Sequence[ItemGroup], key: GroupKey) -> float:

@@ -120,7 +120,7 @@ class ItemGroup:
 
 
 AggregationOf = Callable[[GroupKey, ItemGroup], Aggregation]
-"""The aggregation of a group; raises NightjarError where it can't be had."""
+"""The aggregation of a group; raises NightjarError where there is none."""
 PairName = tuple[str, str, str]
 """Benchmark, filter, metric."""
 
@@ -437,8 +437,8 @@ def match_across(groups: Iterable[GroupKey], facet: str) -> list[Match]:
 def join(base: ItemGroup, candidate: ItemGroup) -> JoinedItems:
     """Joins on the content digest, never on position or id.
 
-    A dataset may hold a row twice under two ids: equal digests are told apart by the order of their ids, so
-    that the n-th copy meets the n-th copy.
+    A dataset may hold a row twice under two ids: the order of their ids distinguishes equal digests, so that
+    the n-th copy meets the n-th copy.
     """
     rows = {key: row for row, key in enumerate(row_keys(candidate))}
     matched = np.array([rows.get(key, -1) for key in row_keys(base)], dtype=np.intp)

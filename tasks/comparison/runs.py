@@ -62,8 +62,8 @@ ChangeKind = Literal["model identity", "dataset", "scoring", "setting", "version
 NOT_SETTINGS: Final = frozenset(
     {"base_dir", "config_file", "models", "limits", "prices", "errors", "answers", "canaries"}
 )
-"""Parts of a config that can't move a score, whether answers are asked for anew, and models, which are told
-apart by what they serve."""
+"""Parts of a config that can't move a score, whether answers are asked for again, and models, which are
+distinguished by what they serve."""
 SCORING: Final = frozenset(
     {
         "filter_list",

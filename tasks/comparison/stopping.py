@@ -1,7 +1,7 @@
 """What a gate with ``stop`` says of a run that asks items in a random order: pair by pair, whenever it looks.
 
-The order hangs on a seed and on the items alone, so that item rows are enough to say it again: the task that
-decides in the middle of a run, the comparison at its end and one next month come to the same verdict.
+The order depends on a seed and on the items alone, so that item rows are enough to say it again: the task
+that decides in the middle of a run, the comparison at its end and one next month come to the same verdict.
 """
 
 import math

@@ -85,7 +85,7 @@ class Selection(Strict):
 @lru_cache(maxsize=1 << 18)
 def place_in_order(seed: int, unit: str) -> str:
     """Where a unit stands in the random order of a seed: places sort as text. A unit is a cluster, whose
-    items stay together, or the digest of an item without one, so that the order hangs on nothing else."""
+    items stay together, or the digest of an item without one, so that the order depends on nothing else."""
     return digest([seed, unit])
 
 

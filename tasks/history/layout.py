@@ -5,7 +5,7 @@ of it: its rows first, then one record that makes it so.
 ``history/results/<run_id>.parquet``  its result rows
 ``history/items/<run_id>.parquet``    its item rows
 ``history/forgotten/<run_id>.json``   the manifest of a run whose rows stay although its artifacts need not
-``history/compacted/…``               all of these again in few files: made anew from them at any time
+``history/compacted/…``               all of these again in few files: built again from them at any time
 ``active/<run_id>.json``              a mark of a run in progress, whose artifacts no manifest names yet
 
 A record that can't be read, or is of a later format, costs itself only: who reads several gets the

@@ -1,4 +1,4 @@
-"""What a store keeps of the nights of suites, how they are read, and which of them a night is held against.
+"""What a store keeps of the nights of suites, how they are read, and which of them a night is compared with.
 
 ``suites/SUITE/NIGHT.json``   the record of a night
 ``history/nights/SUITE.json`` all of a suite's records in one file: made of them, never instead of them
@@ -39,7 +39,7 @@ SUITES: Final = "suites"
 INDEX: Final = "history/nights"
 MUTES: Final = "history/mutes"
 LOOSE_NIGHTS: Final = 16
-"""So many records are read by themselves before the file of all is written anew."""
+"""So many records are read by themselves before the file of all is written again."""
 LAST, LAST_PASSED, ROLLING, FIRST = "last", "last-passed", "rolling", "first"
 
 
@@ -160,7 +160,7 @@ class Night(BaseModel):
     accepted: Acceptance | None = None
     muted: tuple[MutedPair, ...] = ()
     again: tuple[NightEvaluation, ...] = ()
-    """Evaluations that were asked anew to confirm a regression."""
+    """Evaluations that were asked again to confirm a regression."""
     format: int = FORMAT
 
     @property
@@ -180,7 +180,7 @@ class Night(BaseModel):
     @property
     def passed(self) -> bool:
         """Everything was evaluated, and nothing stands against it, nor would without mutes: the next night
-        may be held against this one."""
+        may be compared with this one."""
         complete = self.ended and all(evaluation.ok for evaluation in self.evaluations)
         verdicts = (self.verdict, *(pair.verdict for pair in self.muted))
         return complete and all(verdict in (None, "pass") for verdict in verdicts)
@@ -325,7 +325,7 @@ def _night(store: Store, name: str, document: Mapping[str, Any]) -> Night:
 
 
 def _candidates(nights: Sequence[Night]) -> list[Night]:
-    """The nights that another may be held against, in the order in which they count."""
+    """The nights that another may be compared with, in the order in which they count."""
     passed = [night for night in nights if night.passed]
     accepted = max(
         ((night.accepted.at, night) for night in nights if night.accepted is not None),

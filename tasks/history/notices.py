@@ -1,7 +1,7 @@
 """What people are told of nights: messages to a webhook, with receipts in the nights' records.
 
 A message is written into its night's record before it is sent, and gets its receipt once the webhook took it.
-So a message that could not be delivered is known to whoever looks next: a retry, the next night, the watch. A
+So a message that could not be delivered is known to what looks next: a retry, the next night, the watch. A
 process that dies between post and receipt has it sent again, under the same ``key``; else it is sent once.
 """
 
@@ -116,7 +116,7 @@ def _site(address: str, target: str) -> str:
 
 
 def notice_key(flow_run: UUID | str, outcome: str) -> str:
-    """The key of what is told of a night: whoever tells it knows its flow run, and how that ended."""
+    """The key of what is told of a night: the teller knows its flow run, and how that ended."""
     return f"{flow_run}:{outcome}"
 
 

@@ -201,7 +201,7 @@ def continued_night(store: Store, config: Any) -> str:
     >>> continued_night(Store("memory://nowhere"), {}) == continued_night(Store("memory://nowhere"), {})
     False
     """
-    # Where there is none, or none that can be read, asking anew is never wrong.
+    # Where there is none, or none that can be read, asking again is never wrong.
     return _unfinished(store, _name(config), time.time()) or uuid.uuid4().hex
 
 

@@ -6,7 +6,7 @@ items    one row a pair × reduction × item × facet group of each run (the col
 scores   one row a sample and pair: the statistics artifacts that the kept runs refer to
 samples  one row a sample: the responses that the kept runs refer to
 
-The history is read in few files: made of the records, never instead of them, and made anew from them at
+The history is read in few files: made of the records, never instead of them, and built again from them at
 any time. A *segment* holds some runs' manifests, rows and artifact lists in four Parquet files whose
 names begin alike; the one of manifests comes last, so that a segment is there whole or not at all. Beside
 each manifest stands the token that its record's file had: a run that is recorded again, or forgotten, has

@@ -1,7 +1,7 @@
-"""Looks at every file of a store, and mends what can be mended.
+"""Looks at every file of a store, and repairs what can be repaired.
 
 Nothing that may be of use is removed: a damaged file is renamed to ``NAME.damaged``. Of damaged answers those
-are saved that are proven, a run's record is made anew from the compacted copy, and the copy from the
+are saved that are proven, a run's record is built again from the compacted copy, and the copy from the
 records. A step is computed again, and answers are asked again, by the next run. Files of versions before
 seals, which can only be looked at, are sealed as they are.
 """
@@ -91,8 +91,8 @@ def verify(store: Store, seen: Callable[[int], None] = lambda _: None) -> Findin
 
 
 def repair(store: Store, seen: Callable[[int], None] = lambda _: None) -> Findings:
-    """As ``verify``, then mends: every damaged file is set aside and made anew where something else has what
-    it held. Afterwards every file has a seal. Raises HistoryError while a run is in progress."""
+    """As ``verify``, then repairs: every damaged file is set aside and built again where something else has
+    what it held. Afterwards every file has a seal. Raises HistoryError while a run is in progress."""
     _mend_the_mark(store)
     with pruning(store) as turn:
         found = verify(store, seen)
@@ -162,12 +162,12 @@ def _mend_the_mark(store: Store) -> None:
 
 
 def _records_first(damaged: tuple[Damage, ...]) -> list[Damage]:
-    """Records are made anew from compacted copies, which are made anew from them afterwards."""
+    """Records are built again from compacted copies, which are built again from them afterwards."""
     return sorted(damaged, key=lambda entry: entry.name.startswith(f"{COMPACTED}/"))
 
 
 def _mended(store: Store, name: str) -> str:
-    """Mends one damaged file; says what was done."""
+    """Repairs one damaged file; says what was done."""
     folder, _, file = name.rpartition("/")
     if folder.startswith(f"{ANSWERS}/") and name.endswith(".parquet"):
         saved = AnswerStore(store).of_model(folder.split("/")[1]).repair(file)
@@ -209,7 +209,7 @@ def _runs_in(store: Store, segment: str) -> set[Any]:
 def _seal(store: Store, name: str) -> bool:
     """Gives a whole file of a version before seals its seal; False: it is of no use any more, and removed."""
     folder, _, file = name.rpartition("/")
-    # A copy that is made anew, or a step's result whose key no version since then asks for.
+    # A copy that is built again, or a step's result whose key no version since then asks for.
     if folder == COMPACTED or (folder == RECORDS and not file.endswith(".json")):
         store.remove(name)
         return False

@@ -311,7 +311,7 @@ class ModelConfig(Strict):
         return self._weights
 
     def with_weights(self, known: KnownWeights | None) -> Self:
-        """The model of these weights, whatever lies in their place later, and of the server that would be
+        """The model of these weights, whatever is in their place later, and of the server that would be
         started now."""
         settled = self.model_copy()
         settled._weights = known
@@ -325,7 +325,7 @@ class ModelConfig(Strict):
         return self._surroundings
 
     def check_weights(self) -> None:
-        """Raises ModelError where other weights lie in the place of those that answer, which may be gone, or
+        """Raises ModelError where other weights are in the place of those that answer, which may be gone, or
         their server may have been started as another one."""
         if self.server is not None and self._surroundings not in (None, surroundings_of(self.server)):
             raise ModelError(

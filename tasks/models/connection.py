@@ -89,7 +89,7 @@ def probe(
     prompt.
 
     Recorded responses have no endpoint and nothing is asked. Raises ModelError with the remedy when nothing
-    answers, the key is missing or refused, or log-likelihoods are not to be had.
+    answers, the key is missing or refused, or log-likelihoods are not available.
     """
     provider = provider_of(model, base_dir)
     if not isinstance(provider, AskedProvider):

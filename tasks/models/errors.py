@@ -10,7 +10,7 @@ RequestError                      a request did not give an answer
 │  ├─ MalformedBody               200 with an empty body, broken JSON, or JSON of another shape; 204
 │  └─ EmptyAnswer                 a finished answer of which nothing is there: no text, thought, tool call
 ├─ PermanentError                 asking again as things are can't help: the row ends ``infra_error``, and
-│  │                              the next run asks again, since the server may be mended by then
+│  │                              the next run asks again, since the server may be fixed by then
 │  ├─ BadRequest                  400, 422 and the like, for a reason the server gives
 │  ├─ ContextTooLong              the prompt does not fit
 │  └─ SettledError                the item's own answer: the row ends ``refused``, and is not asked again
@@ -82,7 +82,7 @@ class PermanentError(RequestError):
 
 
 class SettledError(PermanentError):
-    """This request will never be answered, whatever is mended: it is the item's own."""
+    """This request will never be answered, whatever is fixed: it is the item's own."""
 
 
 class BadRequest(PermanentError):

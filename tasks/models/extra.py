@@ -1,6 +1,6 @@
 """``config.extra_body`` in a request: it adds fields, and never takes the place of one that is sent anyway.
 
-Results say which sampling parameters were sent, and keys hang on them.
+Results say which sampling parameters were sent, and keys depend on them.
 """
 
 from collections.abc import Mapping

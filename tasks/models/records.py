@@ -85,7 +85,7 @@ class Answer:
 class KeptAnswer:
     """The answer to one request, as it is kept under the request's key.
 
-    ``reply_json`` is the request's part of the reply, as it came: what an ``Answer`` says of it is read anew
+    ``reply_json`` is the request's part of the reply, as it came: what an ``Answer`` says of it is read again
     whenever it is used, and only ``status`` and ``error`` are noted beside it, for finding answers by.
     Answers without it were read when they were kept, before 2026-11-23 or by a stage of ours, and stay as
     they are. "infra_error" is never kept. ``arrived`` is in seconds since 1970, ``inference_time`` in seconds
@@ -125,7 +125,7 @@ class KeptAnswer:
 
 
 READ_FIELDS: Final = tuple(field.name for field in fields(Answer) if field.name not in ("status", "error"))
-"""What is read of a reply anew whenever it is used, and not kept beside it."""
+"""What is read of a reply again whenever it is used, and not kept beside it."""
 
 
 @dataclass(frozen=True)
@@ -203,7 +203,7 @@ class Codec(ABC):
 
     @abstractmethod
     def calls(self, requests: Sequence[Request]) -> list[Call]:
-        """The calls for requests that belong together; raises PermanentError."""
+        """The calls of requests that belong together; raises PermanentError."""
 
     def parts(self, requests: Sequence[Request], replies: Sequence[Reply]) -> list[Mapping[str, Any]]:
         """Of each request what is kept of the replies: as it came, and all that ``read`` needs. Raises
@@ -213,7 +213,7 @@ class Codec(ABC):
 
     @abstractmethod
     def read(self, request: Request, part: Mapping[str, Any]) -> Answer:
-        """The answer in a request's part of the replies; it hangs on these two and on the model's config
+        """The answer in a request's part of the replies; it depends on these two and on the model's config
         alone. Raises TransientError where asking again may help, and SettledError."""
 
     def usage(self, body: Mapping[str, Any]) -> dict[str, int | None]:
@@ -294,14 +294,13 @@ class InferenceOptions:
 
     ``sampling`` holds the global and the model's parameters, merged. ``lookup`` says which kept answers
     serve; ``refresh`` lets none serve that was asked for before this call. ``night`` stands beside each new
-    answer. ``run_id`` names the run that people stop and pause, ``account`` what limits are held against,
-    shared by all partitions of the process; None: this call's own. ``asker`` names these requests of this
-    attempt at a run, whatever process asks for them: its kept answers count as sent, and not as kept before.
-    ``server`` is where a model that is served here answers, ``batches`` names jobs that have asked some of
-    the requests; ``left_out`` is why the others are not asked, where a limit left them out of these jobs.
-    ``media`` reads an image or a sound of a message by its digest, ``secret`` a Secret block by name,
-    ``lease`` takes the model's share of a concurrency limit between processes by the limit's name and the
-    number of slots wanted.
+    answer. ``run_id`` names the run that people stop and pause, ``account`` what limits apply to, shared by
+    all partitions of the process; None: this call's own. ``asker`` names these requests of this attempt at a
+    run, whatever process asks for them: its kept answers count as sent, and not as kept before. ``server`` is
+    where a model that is served here answers, ``batches`` names jobs that have asked some of the requests;
+    ``left_out`` is why the others are not asked, where a limit left them out of these jobs. ``media`` reads
+    an image or a sound of a message by its digest, ``secret`` a Secret block by name, ``lease`` takes the
+    model's share of a concurrency limit between processes by the limit's name and the number of slots wanted.
     """
 
     sampling: SampleParams

@@ -102,7 +102,7 @@ class WatchedTransport:
     inner: Transport
     server: RunningServer
     _ready: tuple[int, int] | None = field(default=None, init=False)
-    """The state's file when it said last that the server is ready: it is written anew before any start."""
+    """The state's file when it said last that the server is ready: it is written again before any start."""
 
     async def send(self, call: Call, timeout: float) -> Reply:
         """As the inner one's; raises EndpointDead, with the end of the server's log, once it is given up."""

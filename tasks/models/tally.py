@@ -86,7 +86,7 @@ class RequestTally:
 
     @property
     def error_rate(self) -> float:
-        """Share of the requests without an answer, between 0 and 1: what the error budget is held against. A
+        """Share of the requests without an answer, between 0 and 1: what is compared with the error budget. A
         refusal is an answer."""
         return self.failed / self.requests if self.requests else 0.0
 

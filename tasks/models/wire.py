@@ -437,7 +437,7 @@ def retry_after(headers: Mapping[str, str], now: float | None = None) -> float |
 
 
 LONGEST_PAUSE = 86_400.0
-"""Whoever asks for more than a day, and so for the end of the run, has a mistake in the number."""
+"""A server that asks for more than a day, and so for the end of the run, has a mistake in the number."""
 
 
 def _believed(number: float | None, unit: float = 1.0) -> float | None:

@@ -33,7 +33,7 @@ OpenClient = Callable[[], AbstractContextManager[Any]]
 """A block that has a client of a cluster. Opening it may take long."""
 PLUGIN: Final = "nightjar: stages imported"
 NOTICE_SECONDS: Final = 15.0
-"""From then on people are told that no worker has come."""
+"""After so many seconds people are told that no worker has come."""
 _UNWATCHED: Final = {"distributed.worker.profile.enabled": False}
 """Workers otherwise look a hundred times a second at what they compute, for a page of Dask's."""
 _log = logging.getLogger(__name__)
@@ -85,7 +85,7 @@ def _check_address(address: str) -> None:
 
 
 def _local_cluster() -> Any:
-    # With certificates of its own: whoever reaches a scheduler without can run code as this user.
+    # With certificates of its own: anyone who reaches a scheduler without can run code as this user.
     own: dict[str, Any] = {"security": True, "dashboard_address": "127.0.0.1:0"}
     with dask.config.set(_UNWATCHED):
         return LocalCluster(n_workers=cores(), threads_per_worker=1, **own)  # type: ignore[no-untyped-call]
@@ -186,7 +186,7 @@ class Imported(WorkerPlugin):
 
 
 class ClusterWorkers(Workers):
-    """A cluster as the processes of a run whose results lie in ``folder``."""
+    """A cluster as the processes of a run whose results are in ``folder``."""
 
     distant = True
 

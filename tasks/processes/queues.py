@@ -1,6 +1,6 @@
 """Workers of Dask as jobs of a queueing system, by dask-jobqueue: Slurm, PBS, LSF, SGE, HTCondor, OAR, Moab.
 
-Scheduler and workers speak TLS with certificates made for the run, and refuse everybody else. These lie in
+Scheduler and workers speak TLS with certificates made for the run, and refuse everybody else. These are in
 NIGHTJAR_HOME, which the nodes have to see, and go with the run.
 """
 

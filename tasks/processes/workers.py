@@ -1,7 +1,7 @@
 """Processes that compute large steps beside this one, kept warm for as long as a run needs them.
 
 A step goes there as the name of its stage's task and the arguments, and comes back as a reference: rows
-never pass between processes, but lie in the store. Prefect's task runs stay where they are, in threads
+never pass between processes, but stay in the store. Prefect's task runs stay where they are, in threads
 that wait; so keys, retries and states do not know where a step was computed.
 
 Processes are forked from the run's own before anything else runs in it, where that can be (``prepare``), and
@@ -350,6 +350,6 @@ def _portable(error: Exception) -> Exception:
     try:
         if isinstance(pickle.loads(pickle.dumps(error)), type(error)):
             return error
-    except Exception:  # whatever its class does with being made anew
+    except Exception:  # whatever its class does when it is made again
         pass
     return RuntimeError(f"{type(error).__name__}: {error}")

@@ -1,7 +1,7 @@
 """Every Eval Ever: the common record of evaluation results, one JSON document for each model.
 
 The documents follow version 0.3.0 of its schema, ``eval.schema.json`` of github.com/evaleval/every_eval_ever.
-They lie in the run's folder as its datastore lays them out:
+They are in the run's folder as its datastore lays them out:
 ``every_eval_ever/data/BENCHMARK/DEVELOPER/MODEL/``. All that a document says of a number is the row's own:
 nothing is rounded, and nothing is made up. A bound that is not known is left out.
 """

@@ -37,7 +37,7 @@ from tasks.store.schemas import CELL_FACETS
 from tasks.store.storage import Store
 
 COMPARABLE: Final = 1.959964
-"""Standard errors of a difference within which two numbers are not told apart (95 %, two-sided)."""
+"""Standard errors of a difference within which two numbers are not distinguished (95 %, two-sided)."""
 _RUNS: Final = """
 SELECT run_id, run_name, benchmark, status, started, wall_seconds, manifest->'$.requests', cost,
        dataset_digest, manifest->>'$.currency', manifest->>'$.output', manifest->'$.limit',
@@ -233,7 +233,7 @@ def _manifest(row: Sequence[Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Place:
-    """A model's newest number on a benchmark; ``ties``: not told apart from the best one."""
+    """A model's newest number on a benchmark; ``ties``: not distinguished from the best one."""
 
     run: Glance
     score: Score
@@ -338,7 +338,7 @@ HEAD: Final = 4096  # characters of a page in which its ``meta`` elements stand
 def write_index(store: Store, folder: Path) -> Path:
     """Writes the page of the store's runs into ``folder``; reports and comparisons below it are linked.
 
-    The runs lie in a script beside it, so that the page itself stays small whatever their number.
+    The runs are in a script beside it, so that the page itself stays small whatever their number.
     """
     runs = glances(store).runs
     rows, compared = [_row(run, folder) for run in runs], _comparisons(folder)

@@ -2,7 +2,7 @@
 knows of samples: a record each, one a question, columns to list and filter by.
 
 Templates, styles and scripts become one file whose content security policy allows exactly the style and
-the script that are in it, by their digest: no request, no frame, no form, no inline handler. Samples lie
+the script that are in it, by their digest: no request, no frame, no form, no inline handler. Samples are
 in it as blocks of compressed JSON in elements that no browser runs; they are written as soon as they are
 full, so that memory does not grow with the run. Templates escape, scripts set ``textContent``.
 
@@ -50,7 +50,7 @@ def page_parts(
     """The page before and after its samples.
 
     ``template`` names a file in the assets that holds the marker ``<!-- samples -->`` once; ``scripts`` are
-    joined in order into the page's one script. ``nonce`` lets a page load the script that lies beside it: no
+    joined in order into the page's one script. ``nonce`` lets a page load the script that is beside it: no
     text that was written before knows it.
     """
     style = read_asset("page.css")

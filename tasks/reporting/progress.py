@@ -174,7 +174,7 @@ class ProgressBoard:
             self._put("")
 
     def _put(self, line: str) -> None:
-        with suppress(OSError, ValueError):  # whoever read this may be gone
+        with suppress(OSError, ValueError):  # the reader may be gone
             if self._overwrites:
                 shown = f"{printable(line):<{NOTEBOOK_COLUMNS}.{NOTEBOOK_COLUMNS}}"
                 raw(self._file).write(f"\r{shown}" + ("" if line else "\r"))

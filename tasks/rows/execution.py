@@ -2,7 +2,7 @@
 what a benchmark's own function asks about programs, and is told.
 
 An outcome is kept under a key of the program, its tests, its limits and the interpreter: an equal program
-runs once, whoever wrote it and however often it is asked about. It is in the journal before it counts, so
+runs once, no matter who wrote it and how often it is asked about. It is in the journal before it counts, so
 that after a kill only those in flight run again. What a sandbox failed at is not kept.
 
 A benchmark's function is called once for each row while its questions are collected (``asked_by_row``),
@@ -152,7 +152,7 @@ class ProgramRunner:
 class OutcomeStore:
     """Kept outcomes: a journal on local disk for each before it counts, segments in the store.
 
-    Thread-safe. They lie beside kept answers, under an identity of their own. Those kept before
+    Thread-safe. They are beside kept answers, under an identity of their own. Those kept before
     ``not_before`` (seconds since 1970) are not found.
     """
 

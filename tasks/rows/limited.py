@@ -109,7 +109,7 @@ class LimitedProcessing:
 
 
 def processing(setup: PairSetup) -> Callable[[Batch], ResultValues | None]:
-    """What the process calls for each row."""
+    """What the process runs on each row."""
     scorer, generators = processing_scorer(setup), Generators()
 
     def call(row: Batch) -> ResultValues | None:
@@ -127,7 +127,7 @@ def processing_scorer(setup: PairSetup) -> ProcessResultsScorer:
 
 
 def scoring(setup: PairSetup) -> Callable[[Row], SampleScores]:
-    """What the process calls for each row."""
+    """What the process runs on each row."""
     scorer, metric = setup.built()
     if metric.endless:  # what it imports is not the first row's to pay for
         answers = ["2"] if metric.right_answers is None else metric.right_answers(["2"], **metric.kwargs)
@@ -176,7 +176,7 @@ def legible(
 
 
 def reading(pattern: str) -> Callable[[str], int]:
-    """What the process calls for each reply: how many matches it has."""
+    """What the process runs on each reply: how many matches it has."""
     compiled = re.compile(pattern)
     return lambda text: len(compiled.findall(text))
 

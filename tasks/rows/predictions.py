@@ -6,7 +6,7 @@ has no prediction: a pipeline that gives one a response never sees it, one that 
 none. Whether that is wrong or unscored is not decided here. The stage filter writes with it.
 
 Where a pattern may run away, what takes too much is given up (``LimitedPipeline``). A step whose patterns
-are sure to end soon on the texts at hand runs here, any other in a process that can be killed. A response
+are sure to end soon on the texts it gets runs here, any other in a process that can be killed. A response
 is given up alone where every step gives each its own prediction, else the item is.
 """
 

@@ -38,7 +38,7 @@ class Interpreter:
 
     @property
     def folders(self) -> tuple[str, ...]:
-        """The folders on the path that lie in those it needs."""
+        """The folders on the path that are in those it needs."""
         within = tuple(f"{prefix.rstrip('/')}/" for prefix in self.prefixes)
         return tuple(name for name in self.path if os.path.isdir(name) and f"{name}/".startswith(within))
 

@@ -1,9 +1,9 @@
 """What there is of a server on this machine: its folder in the home, with its order, its state and its
 log, and its processes.
 
-The supervisor writes the state and the log; whoever started the server, and whoever comes after a crash,
-reads them. Processes are told apart even where a number is used again, and ended with all they started.
-Imports little more than the standard library: the supervisor and its guard use it.
+The supervisor writes the state and the log; the process that started the server, and one that comes after a
+crash, read them. Processes are distinguished even where a number is used again, and ended with all they
+started. Imports little more than the standard library: the supervisor and its guard use it.
 """
 
 import json

@@ -148,11 +148,11 @@ class Supervisor:
         self._told_to_stop = False
 
     def run(self) -> None:
-        """Serves until the server is not wanted any more, or can't be had."""
+        """Serves until the server is not wanted any more, or can't be started."""
         signal.signal(signal.SIGTERM, self._stop)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
-            # First the state, then the look at the order: whoever withdraws it looks for a state afterwards.
+            # First the state, then the look at the order: what withdraws it looks for a state afterwards.
             self._tell()
             self._pause(0)
             self._wait_for_places()

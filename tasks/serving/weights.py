@@ -28,7 +28,7 @@ _TRAINING: Final = re.compile(
     r"optimizer.*|scheduler.*|rng_state.*|scaler.*|training_args.*|trainer_state\.json|train_results\.json|"
     r"all_results\.json|eval_results\.json|requirements.*\.txt|log.*\.txt|README.*|LICENSE.*"
 )
-"""What trainers leave beside a model, which no answer hangs on."""
+"""What trainers leave beside a model, which no answer depends on."""
 _TEMPLATES: Final = "additional_chat_templates/*.jinja"
 """Where transformers keeps the templates that a request chooses from, such as one for tools."""
 _PART: Final = re.compile(r"(.+-)\d{5}(-of-\d{5})(\.\w+)")
@@ -132,8 +132,8 @@ def weights_identity(path: str, base_dir: Path, peft: str | None = None) -> dict
 @dataclass(frozen=True)
 class KnownWeights:
     """Weights as they were when a run began: ``told`` is their ``weights_identity``, which all keys of the
-    run hold, ``files`` are the digests of those that lie in ``places``, on this machine. Other weights may
-    lie there by the time that a server loads them."""
+    run hold, ``files`` are the digests of those that are in ``places``, on this machine. Other weights may be
+    there by the time that a server loads them."""
 
     told: dict[str, Any]
     path: str

@@ -1,4 +1,4 @@
-"""How much the anchors of a YAML file may repeat, whoever reads it."""
+"""How much the anchors of a YAML file may repeat, no matter what reads it."""
 
 from typing import Final
 

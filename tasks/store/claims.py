@@ -138,7 +138,7 @@ class Claim:
         return found if digest in (None, hashlib.sha256(found).hexdigest()) else b""
 
     def place(self, entry: str, suffix: str = ".json") -> str:
-        """Where a claim lies in the store."""
+        """Where a claim is in the store."""
         return f"{FOLDER}/{self.name}/{entry}{suffix}"
 
 

@@ -9,7 +9,7 @@
         └── FileDamaged       the file is not what was written
 
 File systems share no class of error: a disk raises OSError, an object store whatever its library has. They
-are told apart here by what they say, so that no library is imported for it, and nowhere else.
+are distinguished here by what they say, so that no library is imported for it, and nowhere else.
 """
 
 import errno

@@ -94,7 +94,7 @@ def modules_behind(*modules: str) -> frozenset[str]:
 
 @cache
 def _imported(module: str) -> tuple[str, ...]:
-    """Modules of ours that one imports; with each the packages that it lies in, whose ``__init__`` runs
+    """Modules of ours that one imports; with each the packages that it is in, whose ``__init__`` runs
     first."""
     imports, named = _imports(module), set()
     for entry in imports.statements:

@@ -1,4 +1,4 @@
-"""What lies beside a step's record: why it was computed, and which files users' code was seen to read for it.
+"""What is beside a step's record: why it was computed, and which files users' code was seen to read for it.
 
 A key is the digest of its *ingredients*: the stage, the code behind it, the step's identity, the contents of
 its inputs. They are kept flat, one name and one short value each. A value that is no number, switch or short

@@ -103,7 +103,7 @@ def _conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def _plain_chunks(table: pa.Table) -> pa.Table:
-    # Dictionaries are built anew, in order of appearance: batches may carry values that no row uses.
+    # Dictionaries are built again, in order of appearance: batches may carry values that no row uses.
     for index, field in enumerate(table.schema):
         if pa.types.is_dictionary(field.type):
             encoded = table.column(index).cast(field.type.value_type).combine_chunks().dictionary_encode()

@@ -7,8 +7,8 @@ Four kinds of files, one rule each, and every reader goes through it:
 (``put_document``, ``document``); *tables*, Parquet files with a seal (``writing_table``, ``open_table``).
 
 A reader verifies the whole file, once a process as long as the file is the same, and gets FileDamaged where
-it is not what was written. Whoever adds a kind of file writes it with ``put_document`` or ``writing_table``.
-Every call of the backend passes ``Boundary.call``: nobody else touches ``fs``.
+it is not what was written. Code that adds a kind of file writes it with ``put_document`` or
+``writing_table``. Every call of the backend passes ``Boundary.call``: nobody else touches ``fs``.
 """
 
 import hashlib
@@ -82,7 +82,7 @@ class ArtifactRef(BaseModel):
 
 
 FORMAT: Final = 2
-"""Version of what lies in a store. A change that this version would misread raises it; keys and columns that
+"""Version of what is in a store. A change that this version would misread raises it; keys and columns that
 are only added do not. A store without a mark is of version 0 (0.1.0), and is read as it is. Version 2 seals
 its files."""
 SEALED_SINCE: Final = 2
@@ -193,7 +193,7 @@ class Store:
         """Writes an artifact batch by batch and returns its reference.
 
         ``read`` names the columns that its content digest is of (None: all).
-        Equal rows give equal bytes, so that a step computed again is recognised by what hangs on it. Raises
+        Equal rows give equal bytes, so that a step computed again is recognised by what depends on it. Raises
         StoreError when the store can't be written; nothing is left behind then.
         """
         try:
@@ -213,7 +213,7 @@ class Store:
         return ref
 
     def know(self, folders: Iterable[str]) -> None:
-        """Lists folders of an object store, so that whoever reads their files by its file system next asks
+        """Lists folders of an object store, so that code that reads their files by its file system next asks
         for none of them."""
         for folder in sorted(folders):
             self.boundary.call("list", folder, partial(self.fs.ls, self.path(folder), detail=True))

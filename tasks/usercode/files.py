@@ -155,7 +155,7 @@ def has_module(folder: Path, name: str) -> bool:
 
 
 def _beside(folder: Path, entry: Import) -> Iterator[Path]:
-    """Files of a module below a folder, and of the packages that it lies in."""
+    """Files of a module below a folder, and of the packages that it is in."""
     parts = [part for part in entry.module.split(".") if part]
     own = folder / "__init__.py"
     if entry.level and own.is_file():
@@ -196,7 +196,7 @@ def _spec(name: str, path: Sequence[str] | None) -> ModuleSpec | None:
 
 
 def _file(origin: str) -> Path | None:
-    """The file that an origin names, or the archive that it lies in."""
+    """The file that an origin names, or the archive that it is in."""
     place = Path(origin)
     if not place.is_absolute():
         return None  # "built-in", "frozen"

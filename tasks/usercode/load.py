@@ -8,7 +8,7 @@ there. Everyone else shares one set, in which the same version of a file is impo
 Benchmarks of lm-evaluation-harness import some thirty packages beside their own files. The extra
 ``harness`` brings those that most of them need; the rest are named one by one where one is missing.
 
-Code runs without asking that lies in folders which only the user can write to, in the project's and in
+Code runs without asking if it is in folders that only the user can write to, in the project's or in
 installed packages. Anything else runs once its user has said so by ``--trust``, which is remembered in
 the user's own folder of settings (a folder can't vouch for itself), or where ``NIGHTJAR_TRUST`` lists the
 folder, as for workers. A config of any other folder names only files below it (``check_named``).
@@ -79,7 +79,7 @@ def check_named(path: Path, folder: Path, name: str) -> None:
 
 
 def is_below(path: Path, folder: Path) -> bool:
-    """Whether a file lies in a folder once all links are followed; a name that no file can have does."""
+    """Whether a file is in a folder once all links are followed; a name that no file can have is."""
     try:
         return path.resolve().is_relative_to(folder.resolve())
     except (OSError, RuntimeError, ValueError):
@@ -242,7 +242,7 @@ class _NeighbourHint:
 class UserModules:
     """Modules loaded from users' files: one set of them.
 
-    An ``own`` set shares none with anyone, so that what module-level code did begins anew with the set.
+    An ``own`` set shares none with anyone, so that what module-level code did begins again with the set.
     """
 
     def __init__(self, own: bool = False) -> None:
@@ -459,7 +459,7 @@ def _is_neighbour(name: str, files: Collection[Path]) -> bool:
 
 
 def _forget_modules(names: Iterable[str]) -> None:
-    """Has modules imported anew by who wants them next."""
+    """Has modules imported again by who wants them next."""
     for name in list(names):
         module = sys.modules.pop(name, None)
         above, _, last = name.rpartition(".")
@@ -483,7 +483,7 @@ def _from_package(source: str) -> ModuleType:
 
 
 def _forget_edited(place: Path) -> None:
-    """Has a user's package imported anew if it, or what it has read, was edited in the meantime."""
+    """Has a user's package imported again if it, or what it has read, was edited in the meantime."""
     files = imported_files(place) if library_of(place) is None else frozenset[Path]()
     if not observed.changed_since_read(files):
         return
@@ -491,7 +491,7 @@ def _forget_edited(place: Path) -> None:
 
 
 def _forget_packages(files: Collection[Path]) -> None:
-    """Has the packages that these files are of, and modules that are of none, imported anew; the folders of
+    """Has the packages that these files are of, and modules that are of none, imported again; the folders of
     configs, whose modules come and go with each version, see to theirs."""
     names = {name: getattr(module, "__file__", None) for name, module in sys.modules.copy().items()}
     tops = {name.partition(".")[0] for name, file in names.items() if file and Path(file).resolve() in files}

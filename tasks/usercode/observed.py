@@ -65,7 +65,7 @@ class _Seen:
         self.before: dict[str, tuple[ModuleType, str]] = {}
         """Modules of users' files that were there before anyone looked, and their files."""
         self.lost: set[str] = set()
-        """Events that could not be looked at: from then on nothing is known."""
+        """Events that could not be looked at: after that nothing is known."""
         self.folder = ""
         """The working folder that users' code finds."""
         self.watching = False
@@ -142,7 +142,7 @@ def changed_since_read(files: Iterable[Path]) -> bool:
 
 
 def forget(files: Iterable[Path]) -> frozenset[Path]:
-    """Forgets what these files, and the code behind them, have read: they are about to be loaded anew.
+    """Forgets what these files, and the code behind them, have read: they are about to be loaded again.
     Returns the files of all that code."""
     code, _ = _read_by(files)
     with _seen.lock:
@@ -421,7 +421,7 @@ class _UsersFile(dict[str, str | None]):
         return self[name]
 
     def cache_clear(self) -> None:
-        """Looks at every name anew."""
+        """Looks at every name again."""
         self.clear()
 
 

@@ -1,5 +1,5 @@
 """What users' functions depend on: what is known of it before they run, which is in keys, and what was seen
-when they ran, which lies beside results.
+when they ran, which is beside results.
 
 A user's file counts whole, and with it every file that its import statements lead to (``files``). What it
 opens, or imports by a name that only its run knows, is known after the first run (``observed``): the list is
@@ -145,7 +145,7 @@ the module that a user's file is here."""
 
 def _argument(value: Any, within: bool) -> Any:
     """An argument of a partial as a key sees it; of a function its name, since its sources stand beside. An
-    object that says where it lies in memory counts by the file that makes it, where that counts."""
+    object that says where it is in memory counts by the file that makes it, where that counts."""
     if callable(value):
         return getattr(value, "__qualname__", type(value).__qualname__)
     if _has_digest(value):
@@ -237,7 +237,7 @@ def observed_files(entries: Iterable[str]) -> dict[str, str] | None:
 
 def _labelled(found: Mapping[str, str], root: str) -> dict[str, str] | None:
     """What was read, by names: relative to the functions' own folder below that. Beside them stand the
-    folders that the other names hang on, which must be the same another time."""
+    folders that the other names depend on, which must be the same another time."""
     working = [path for path in found if path.endswith(os.sep)]
     files = {_label(path, root): value for path, value in sorted(found.items()) if path not in working}
     if any(map(os.path.isabs, files)):
@@ -248,7 +248,7 @@ def _labelled(found: Mapping[str, str], root: str) -> dict[str, str] | None:
 
 
 def first_difference(entries: Iterable[str], files: Mapping[str, str]) -> str | None:
-    """The first of these files, and of the folders that their names hang on, that is not as it was; None
+    """The first of these files, and of the folders that their names depend on, that is not as it was; None
     where all are."""
     root = _root([Path(entry) for entry in entries])
     folders = {OWN_FOLDER: root, WORKING_FOLDER: working_folder()}

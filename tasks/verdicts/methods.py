@@ -271,7 +271,7 @@ def _matching(
 
 
 def matching(params: RegexMatchParams) -> Callable[[tuple[str, Any]], BuiltInVerdict]:
-    """What the process calls for a response and a ground truth."""
+    """What the process runs on a response and a ground truth."""
     judge = regex_match(params)
     return lambda given: judge(*given)
 

@@ -76,7 +76,7 @@ class VerdictTally:
     labels: dict[str, None] = field(default_factory=dict)
 
     def failure(self, method: str, max_rate: float) -> str | None:
-        """Why the method's numbers can't be had; None: they can.
+        """Why the method's numbers are not available; None: they are.
 
         A method that judged nothing has failed, and so has one that raised, or whose labels could not be
         read, on a larger share of the responses than ``max_rate``. One without a row had nothing to judge.

@@ -1,8 +1,10 @@
-"""Pages and messages are in plain English: the house words that CONTRIBUTING lists don't come back."""
+"""Pages, messages, docstrings and comments are plain English: CONTRIBUTING's house words don't come back."""
 
 import ast
+import io
 import re
-from collections.abc import Iterator
+import tokenize
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -23,16 +25,33 @@ def listed() -> dict[str, str]:
 
 
 WORDS = listed()
+NAMES = re.compile(r"``[^`]*``")
 PATTERN = re.compile(r"\b(" + "|".join(map(re.escape, WORDS)) + r")\b", re.IGNORECASE)
 
 
-def messages(file: Path) -> Iterator[tuple[int, str]]:
-    """Texts of a module that people may see: every text but docstrings and comments."""
-    tree = ast.parse(file.read_text(encoding="utf-8"))
+def texts(source: str) -> Iterator[tuple[int, str]]:
+    """Messages and docstrings of a module with their lines; what a docstring has in backticks is left out."""
+    tree = ast.parse(source)
     docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
-            yield node.lineno, node.value
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.lineno, NAMES.sub("``", node.value) if id(node) in docstrings else node.value
+
+
+def comments(source: str) -> Iterator[tuple[int, str]]:
+    """Comments of a module with their first lines: those that stand below each other are one text."""
+    first, last, column, text = 0, 0, 0, ""
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type != tokenize.COMMENT:
+            continue
+        words = token.string.lstrip("# ")
+        if token.start == (last + 1, column):
+            last, text = last + 1, f"{text} {words}"
+            continue
+        yield first, NAMES.sub("``", text)
+        (first, column), text = token.start, words
+        last = first
+    yield first, NAMES.sub("``", text)
 
 
 def house_words(text: str) -> Iterator[str]:
@@ -45,12 +64,13 @@ def test_pages_have_no_house_words(page: Path) -> None:
     assert list(house_words(TABLE.sub("", page.read_text(encoding="utf-8")))) == []
 
 
+@pytest.mark.parametrize("read", [texts, comments])
 @pytest.mark.parametrize("package", PACKAGES)
-def test_messages_have_no_house_words(package: str) -> None:
+def test_modules_have_no_house_words(package: str, read: Callable[[str], Iterator[tuple[int, str]]]) -> None:
     found = [
         f"{file.relative_to(ROOT)}:{line}: {said}"
         for file in sorted((ROOT / package).rglob("*.py"))
-        for line, text in messages(file)
+        for line, text in read(file.read_text(encoding="utf-8"))
         for said in house_words(text)
     ]
     assert found == []
@@ -58,3 +78,16 @@ def test_messages_have_no_house_words(package: str) -> None:
 
 def test_a_house_word_is_found_across_a_line_break() -> None:
     assert list(house_words("It is Held\n  against last night.")) == ["'Held against'; write 'compared with'"]
+
+
+def test_a_house_word_is_found_across_two_lines_of_a_comment() -> None:
+    source = "answer = 1  # it is held\n            # against ``anew``\nother = 2  # anew\n"
+    assert [(line, said) for line, text in comments(source) for said in house_words(text)] == [
+        (1, "'held against'; write 'compared with'"),
+        (3, "'anew'; write 'again'"),
+    ]
+
+
+def test_a_docstring_may_name_a_function_by_a_house_word() -> None:
+    source = '"""What ``mend`` fixes anew."""\n'
+    assert [said for _, text in texts(source) for said in house_words(text)] == ["'anew'; write 'again'"]

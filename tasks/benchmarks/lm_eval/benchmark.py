@@ -47,7 +47,8 @@ Sampler = Literal["default", "first_n", "per_item"]
 class FewshotPool:
     """What examples are drawn from, and how.
 
-    ``excludes``: examples equal to the document at hand are left out, because both come from the same split.
+    ``excludes``: examples equal to the document that is asked about are left out, because both come from the
+    same split.
     """
 
     docs: Sequence[Document]

@@ -92,7 +92,7 @@ def json_document(row: Any, where: str) -> dict[str, Any]:
 
 
 def document_items(rows: Iterable[Mapping[str, Any]], cluster: Cluster, where: str) -> Iterator[Item]:
-    """Documents as items in order; equal documents are told apart by a number. Raises DataError without
+    """Documents as items in order; a number distinguishes equal documents. Raises DataError without
     ``cluster``."""
     seen: Counter[str] = Counter()
     for doc_id, row in enumerate(rows):
@@ -125,7 +125,7 @@ def regex_replace(text: str, pattern: str, replacement: str, count: int = 0) -> 
     return re.sub(pattern, replacement, text, count=count)
 
 
-# As strict as for native templates: a benchmark's YAML is data, its functions lie in files of their own.
+# As strict as for native templates: a benchmark's YAML is data, its functions are in files of their own.
 _environment = SandboxedEnvironment(
     undefined=jinja2.StrictUndefined, keep_trailing_newline=True, autoescape=False
 )

@@ -6,8 +6,8 @@ The sample logs are made from a run's own sample file. The command line writes t
 
 Of metrics that a whole benchmark's number is made of, the harness logs what its aggregation is given:
 ``f1: [gold, chosen]``, ``word_perplexity: [log-likelihood, words]``, ``bleu: [reference, answer]``.
-Whoever aggregates its logs again needs these; this program keeps statistics of them instead, from which
-they can't be told, so that they are made anew here.
+Aggregating its logs again needs these; this program keeps statistics of them instead, from which they
+can't be told, so that they are computed again here.
 """
 
 import hashlib
@@ -323,7 +323,7 @@ def write_samples(
     """Writes the rows of ``model`` (None: all) and returns the benchmark's hash over them, as the harness
     computes it.
 
-    Targets are worked out anew, because the run's own file shows which answers are accepted and not what the
+    Targets are worked out again, because the run's own file shows which answers are accepted and not what the
     definition called the target.
     """
     total = hashlib.sha256()

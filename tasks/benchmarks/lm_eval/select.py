@@ -159,7 +159,7 @@ class DefinitionIndex:
 
 @lru_cache(maxsize=8)
 def _tree(root: Path) -> DefinitionIndex:
-    """The index of a checkout's ``tasks`` folder, for groups whose members lie beside their own folder."""
+    """The index of a checkout's ``tasks`` folder, for groups whose members are beside their own folder."""
     return DefinitionIndex([root])
 
 

@@ -172,7 +172,7 @@ def _unpacked(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
     file = archive.fp
     assert file is not None
     file.seek(entry.header_offset)
-    # The local header says anew how long name and extra field are that stand before the data.
+    # The local header says again how long the name and the extra field before the data are.
     name, extra = struct.unpack("<26xHH", file.read(30))
     file.seek(name + extra, 1)
     with pa.input_stream(pa.py_buffer(file.read(entry.compress_size)), compression="zstd") as stream:

@@ -1,8 +1,8 @@
 """What lighteval's file of results says of a benchmark: its numbers, and how they were made of the samples'.
 
 Details have the samples' scores alone, and not every metric of lighteval is their mean: of ``drop`` it takes
-the best sample. The results lie beside: ``results/MODEL/results_DATE.json`` next to ``details/MODEL/DATE/``,
-or one folder up in a data set of the hub.
+the best sample. The results are beside them: ``results/MODEL/results_DATE.json`` next to
+``details/MODEL/DATE/``, or one folder up in a data set of the hub.
 """
 
 import re

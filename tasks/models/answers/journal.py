@@ -43,7 +43,7 @@ class AnswerWriter:
     say it yet, also when and in which night.
 
     What one turn of the loop brings is written at its end, with one call: at hundreds of requests in flight
-    a call for each would take a tenth of their time. Not thread-safe: one loop uses it.
+    a call each would take a tenth of their time. Not thread-safe: one loop uses it.
     """
 
     def __init__(
@@ -93,8 +93,8 @@ class AnswerWriter:
         self._raise_fault()
 
     def _log(self) -> None:
-        """Writes what has come since the last time to the journal; what goes wrong is for whoever uses the
-        writer next."""
+        """Writes what has come since the last time to the journal; what goes wrong is for the next user of
+        the writer."""
         lines, self._lines = self._lines, []
         if not lines:
             return

@@ -1,5 +1,5 @@
-"""Reads kept replies: what an answer says is read when it is used, by the codec of today, and so a mended one
-reaches answers of any age without a request.
+"""Reads kept replies: what an answer says is read when it is used, by the codec of today, and so a corrected
+one reaches answers of any age without a request.
 
 Answers of stores from before replies were kept stay as they were read then.
 """

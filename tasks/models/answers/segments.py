@@ -271,7 +271,7 @@ class ModelAnswers:
             }
 
     def seal(self, name: str) -> None:
-        """Writes a segment of a version before seals anew, under its name; raises FileDamaged."""
+        """Writes a segment of a version before seals again, under its name; raises FileDamaged."""
         self._write_as(name, [self.read(name)])
 
     def repair(self, name: str) -> int:
@@ -465,7 +465,7 @@ class SegmentKeys:
     def of(cls, table: pa.Table) -> "SegmentKeys":
         """From the columns ``INDEXED`` and, where there are any, error of the model's errors.
 
-        Version 0.1.0 kept errors that a mended server would not give: those were never asked for.
+        Version 0.1.0 kept errors that a repaired server would not give: those were never asked for.
         """
         high, low = halves(table.column("key").combine_chunks())
         nights = table.column("night").unify_dictionaries().combine_chunks()

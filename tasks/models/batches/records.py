@@ -2,8 +2,8 @@
 beside it the rows that came of it.
 
 A record is written before its job is sent, as the intent to send it, and again with the job's id after that.
-So whoever finds one without an id looks for the job before another is sent. A record goes when all that its
-job gave is kept as answers; one of which a part is wanted by nobody goes after ``LONGEST_DAYS``.
+So a run that finds one without an id looks for the job before another is sent. A record goes when all that
+its job gave is kept as answers; one of which a part is wanted by nobody goes after ``LONGEST_DAYS``.
 """
 
 import hashlib

@@ -59,7 +59,7 @@ class DemoServer:
         return _json(self.stats.snapshot())
 
     async def reset_stats(self, request: web.Request) -> web.Response:
-        """Starts counting anew."""
+        """Starts counting from zero."""
         self.stats = Stats()
         return _json({})
 

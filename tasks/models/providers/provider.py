@@ -334,7 +334,7 @@ class AskedProvider(Provider[C]):
         """Asks the endpoint what it serves, and whether it can be asked for this kind.
 
         Raises ModelError with the remedy when nothing answers, the key is missing or refused, or the kind is
-        not to be had.
+        not available.
         """
         self.version(kind)
         return asyncio.run(self._probe(kind, secret))

@@ -175,7 +175,7 @@ def _version() -> str | None:
 
 
 def _key(arguments: Mapping[str, Any], known: KnownWeights | None) -> bytes:
-    """What tells loaded models apart: other weights may lie in the place of those that were loaded."""
+    """What tells loaded models apart: other weights may be in the place of those that were loaded."""
     return canonical_json([arguments, None if known is None else known.told])
 
 

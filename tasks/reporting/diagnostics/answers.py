@@ -168,7 +168,7 @@ class _Range:
 
 
 class ConstantScores:
-    """Pairs under which every item of a model has the same score: nothing can be told apart by them."""
+    """Pairs under which every item of a model has the same score: they distinguish nothing."""
 
     def __init__(self, options: DiagnosticOptions) -> None:
         self._options = options

@@ -543,7 +543,7 @@ class UnreachableReferences:
                 if probe.accepts([reference, *answers], references):
                     return None
             outcome = probe.outcome(frame.around(references[0]))
-        except Exception:  # a filter may need the item, which is not at hand here: nothing is known then
+        except Exception:  # a filter may need the item, which is not available here: nothing is known then
             return None
         shown = "nothing" if outcome is None else f"“{outcome}”"
         return f"“{references[0]}” comes out as {shown}"

@@ -81,7 +81,7 @@ class Handler(BaseHTTPRequestHandler):
             self._send(400, _error(str(error)))
         except Overloaded as error:
             self._send(503, _error(str(error)))
-        except Exception as error:  # a fault of this program, which asking again does not mend
+        except Exception as error:  # a fault of this program, which asking again does not fix
             traceback.print_exc()
             self._send(400, _error(f"a fault of the server, the same at every attempt: {last_line(error)}"))
         else:

@@ -175,7 +175,7 @@ class Passes:
         """Decides how passes are made, by comparing what is done with them, on rows of several lengths."""
         draw = torch.Generator().manual_seed(0)
         rows = [torch.randint(self.vocabulary, (size,), generator=draw).tolist() for size in TRIED]
-        # Some models keep a state between passes, which they make anew where a cache is asked for alone.
+        # Some models keep a state between passes, which they make again where a cache is asked for alone.
         for self._states in (False, True):
             wrong = self._differs(lambda: self._plain(rows[:2]) + self._plain(rows), lambda: self._each(rows))
             if not wrong:

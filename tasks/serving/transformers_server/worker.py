@@ -149,7 +149,7 @@ class Worker:
         self._finish(jobs)
 
     def _finish(self, jobs: list[Job]) -> None:
-        """Tells whoever asked for the jobs that they are done."""
+        """Tells those who asked for the jobs that they are done."""
         numbers = set(map(id, jobs))
         self._waiting = [job for job in self._waiting if id(job) not in numbers]
         for job in jobs:
@@ -245,7 +245,7 @@ class Worker:
         return DecodeBatch(list(jobs), rows, logits)
 
     def _go_on(self, batch: DecodeBatch) -> None:
-        """A step of a batch; after one that fails, its halves are begun anew from where they are, apart."""
+        """A step of a batch; after one that fails, its halves are begun again from where they are, apart."""
         try:
             self._step(batch)
         except Exception as error:

@@ -81,7 +81,7 @@ class Likelihood(Codec):
     batch: int = 1
 
     def calls(self, requests: Sequence[Request]) -> list[Call]:
-        """The calls for some requests; a long document takes several, what has no token of its own none.
+        """The calls of some requests; a long document takes several, what has no token of its own none.
 
         Raises PermanentError.
         """

@@ -1,4 +1,4 @@
-"""Fields of a request that an endpoint refuses: noticed by its first refusal, and asked without from then on.
+"""Fields of a request that an endpoint refuses: noticed by its first refusal, and asked without after that.
 
 Newer chat models take ``max_completion_tokens`` in place of ``max_tokens``, and some refuse ``temperature``,
 ``top_p``, ``top_k``, ``stop`` or ``seed``. What was refused is known to the process; the keys of requests

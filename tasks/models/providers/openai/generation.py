@@ -217,7 +217,7 @@ class Generation(Codec):
 
     @abstractmethod
     def call(self, request: Request, body: Mapping[str, Any]) -> Call:
-        """The call for a request with the fields that all calls have."""
+        """The call of a request, with the fields that all calls have."""
 
     @abstractmethod
     def message(self, choice: Mapping[str, Any]) -> "ParsedChoice":
@@ -238,7 +238,7 @@ class Generation(Codec):
         return self._cut
 
     def calls(self, requests: Sequence[Request]) -> list[Call]:
-        """The one call for samples of one prompt."""
+        """The one call that asks for the samples of one prompt."""
         first = requests[0]
         own: dict[str, Any] = {} if first.seed is None else {"seed": first.seed}
         if len(requests) > 1:

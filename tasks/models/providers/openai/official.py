@@ -52,7 +52,7 @@ class OfficialTransport:
         """Makes the call; see ``Transport.send``."""
         start = time.perf_counter()
         try:
-            async with asyncio.timeout(timeout):  # the client's own time-out begins anew with every piece
+            async with asyncio.timeout(timeout):  # the client's own time-out begins again with every piece
                 content, headers = await self._content(call, timeout)
         except RequestError:
             raise

@@ -25,7 +25,7 @@ from tasks.models.providers.openai.tokens import (
 from tasks.models.records import Request
 
 BEFORE = 8
-"""Tokens before the continuation that are kept: as many as a mended reading may be off by."""
+"""Tokens before the continuation that are kept: as many as a corrected reading may be off by."""
 LEAST_LEFT_OUT = 16
 """Fewer are not worth it."""
 
