@@ -533,15 +533,33 @@ def library_installed() -> bool:
     return PathFinder.find_spec(LIBRARY) is not None
 
 
+_taken_away: list[Any] = []
+"""What users' code put in the place of the streams: a wrapper that is collected closes what it wraps."""
+
+
 @contextmanager
 def kept_streams() -> Iterator[None]:
     """A block of users' code: whatever it puts in the place of standard output and standard error, what is
-    printed afterwards goes where it went before."""
-    before = sys.stdout, sys.stderr
+    printed afterwards goes where it went before. A stream that it closed or detached stays replaced.
+    """
+    before = {name: getattr(sys, name) for name in ("stdout", "stderr")}
     try:
         yield
     finally:
-        sys.stdout, sys.stderr = before
+        for name, stream in before.items():
+            theirs = getattr(sys, name)
+            if theirs is not stream and not _is_closed(stream):
+                with suppress(AttributeError, OSError, ValueError):
+                    theirs.flush()
+                _taken_away.append(theirs)
+                setattr(sys, name, stream)
+
+
+def _is_closed(stream: Any) -> bool:
+    try:
+        return bool(getattr(stream, "closed", False))
+    except ValueError:  # its buffer was detached
+        return True
 
 
 @contextmanager
