@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
+import typer
+
 from flows.config.source import read_yaml
 from metrics.aliases import nearest
 from metrics.errors import ConfigError
@@ -71,7 +73,11 @@ class HarnessArguments:
 
 
 class HarnessParser(argparse.ArgumentParser):
-    """One that refuses as the other commands do."""
+    """One that refuses, and ends after ``--help``, as the other commands do."""
+
+    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+        """Raises typer.Exit."""
+        raise typer.Exit(status)
 
     def error(self, message: str) -> NoReturn:
         """Raises ConfigError."""

@@ -247,6 +247,13 @@ def test_a_format_behind_a_name_is_refused(lm_eval: Callable[..., Any]) -> None:
     assert (ran.code, "belong to version 0.5 of the harness" in ran.err) == (2, True)
 
 
+@pytest.mark.parametrize("command", ["run", "ls", "validate"])
+def test_the_help_of_each_command_is_no_failure(lm_eval: Callable[..., Any], command: str) -> None:
+    ran = lm_eval(command, "--help")
+    assert (ran.code, ran.err) == (0, "")
+    assert "--include_path" in ran.out
+
+
 def test_definitions_are_listed_and_validated(lm_eval: Callable[..., Any]) -> None:
     groups = lm_eval("ls", "groups", "--include_path", TASKS)
     assert [line.split()[:2] for line in groups.out.splitlines()] == [["mmlu", "group"]]
