@@ -28,12 +28,13 @@ Resolve = Callable[[str], Callable[..., Any]]
 
 NUMBER_TYPES = (int, float, np.number, np.bool_)
 """What counts as one number where a user's code returns something."""
+_NOT_REAL = (np.complexfloating, np.timedelta64)
 
 
 def number_of(value: Any) -> float | None:
     """What a user's code returned as one number; None for what is none: a complex number, a span of time, an
     integer that no float holds."""
-    if not isinstance(value, NUMBER_TYPES) or isinstance(value, np.complexfloating | np.timedelta64):
+    if not isinstance(value, NUMBER_TYPES) or isinstance(value, _NOT_REAL):
         return None
     try:
         return float(value)
