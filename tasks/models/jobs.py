@@ -35,6 +35,7 @@ from tasks.models.errors import (
     PermanentError,
     RateLimited,
     RequestError,
+    ServerFault,
     TransientError,
 )
 from tasks.models.limits.spending import CHARACTERS_A_TOKEN, Used, cost_of
@@ -52,7 +53,7 @@ CANCEL_SECONDS: Final = 900.0
 wait a provider that does not answer is asked for it."""
 READINGS: Final = 3
 """How often results are read of which some can't be, before the others are taken: they may have been cut on
-their way."""
+their way. So often in a row a job is looked for that the provider does not know."""
 T = TypeVar("T")
 
 
@@ -366,15 +367,20 @@ class Exchange:
         """The job, and how many of its requests are done. Its rows are kept once it has ended; after the time
         to wait it is cancelled, and what is answered is taken."""
         form, records = self.batches.form, self.batches.records
-        if job.id is None:
+        if (id := job.id) is None:
             return job, 0
         try:
-            status = await form.look(self.http, job.id)
+            status = await form.look(self.http, id)
         except NotServed as error:
             if not error.absent:
                 raise
-            self.said = f"the batch {job.id} is not known any more ({error}): all of it is asked again"
+            job = records.keep(replace(job, unknown=job.unknown + 1))
+            if job.unknown < READINGS and not form.by_hand:  # it is paid for, and may be there in a moment
+                raise ServerFault(f"the batch {id} is not known ({error})") from error
+            self.said = f"the batch {id} is not known any more ({error}): all of it is asked again"
             return records.keep(job.given_up()), job.count
+        if job.unknown:
+            job = records.keep(replace(job, unknown=0))
         if status.state == "ended":
             return await self._fetched(job, status), status.done
         if status.state == "failed":
@@ -390,7 +396,7 @@ class Exchange:
             if job.guessed:  # it may be another's
                 return records.keep(job.given_up()), status.done
             with suppress(PermanentError):  # it has ended in this moment
-                await form.cancel(self.http, job.id)
+                await form.cancel(self.http, id)
             return records.keep(replace(job, cancelled=now)), status.done
         if job.cancelled is not None and now > job.cancelled + CANCEL_SECONDS:
             return records.keep(job.given_up()), status.done

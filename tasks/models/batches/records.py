@@ -49,10 +49,10 @@ class Job:
     first job was made that asked for these: so long is waited. ``id`` is the provider's, None as long as
     the job is intended. ``not_ours`` are jobs that were taken for it by mistake, ``cancelled`` when its end
     was asked for. ``guessed``: it was taken for ours by its time and its size, and may be another's until its
-    rows say whose it is. ``unread`` is how many looks met rows of it that can't be read. ``first_keys`` holds
-    for each id that stands for several requests the first one's key. ``prompt_tokens`` and
-    ``completion_tokens`` are what it may use, as estimated before it was sent. All times are in seconds since
-    1970.
+    rows say whose it is. ``unread`` is how many looks met rows of it that can't be read, ``unknown`` how many
+    in a row the provider did not know it at. ``first_keys`` holds for each id that stands for several
+    requests the first one's key. ``prompt_tokens`` and ``completion_tokens`` are what it may use, as
+    estimated before it was sent. All times are in seconds since 1970.
     """
 
     name: str
@@ -70,6 +70,7 @@ class Job:
     fetched: bool = False
     guessed: bool = False
     unread: int = 0
+    unknown: int = 0
     first_keys: Mapping[str, str] = field(default_factory=dict)
     prompt_tokens: int = 0
     completion_tokens: int = 0

@@ -12,7 +12,7 @@ import pytest
 from tasks.models.config import RunLimits
 from tasks.models.control import controlled
 from tasks.models.errors import ModelError
-from tasks.models.jobs import look_at_jobs, send_jobs
+from tasks.models.jobs import READINGS, look_at_jobs, send_jobs
 from tasks.models.limits.spending import spending_of
 from tasks.store import seals
 from tasks.store.errors import StoreError
@@ -145,11 +145,30 @@ def test_a_job_that_nobody_knows_any_more_is_told_and_asked_again(kind: str, sta
     found = send_jobs(asked, rows(5), bench.answers, bench.options())
     answer = server.answer
     server.answer = lambda asked: (404, {}, {"error": {"message": "no such batch"}})
-    found = look_at_jobs(asked, found.names, bench.answers, bench.options())
+    for _ in range(READINGS):
+        assert found.open == 1
+        found = look_at_jobs(asked, found.names, bench.answers, bench.options())
     server.answer = answer
     assert (found.open, found.expired) == (0, 5)
     assert "is not known any more" in str(found.said)
     assert "no such batch" in str(found.said)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_job_that_is_not_known_for_a_moment_is_waited_for(kind: str, started: Any, bench: Any):
+    server, url = started(kind)
+    asked = model(kind, url, {"wait": "24h"})
+    found = send_jobs(asked, rows(5), bench.answers, bench.options())
+    answer, server.looks = server.answer, 9
+    for known in (False, False, True, False, False):  # the count begins anew with a look that finds it
+        server.answer = (
+            answer if known else (lambda asked: (404, {}, {"error": {"message": "no such batch"}}))
+        )
+        found = look_at_jobs(asked, found.names, bench.answers, bench.options())
+        assert found.open == 1
+    server.answer, server.looks = answer, 1
+    assert by_batch(bench, asked, rows(5)).tally.batched == 5
+    assert (len(server.jobs), server.single) == (1, [])
 
 
 @pytest.mark.parametrize("kind", KINDS)
