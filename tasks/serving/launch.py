@@ -166,7 +166,7 @@ ALLOWED_BEGINNINGS: Final = (
     "LC_", "CUDA_", "NVIDIA_", "NCCL_", "OMP_", "MKL_", "OPENBLAS_", "TORCH", "PYTORCH_", "TRITON_", "ROCM_",
     "HIP_", *OPTIONS,
 )  # fmt: skip
-_PLACING: Final = re.compile(r"_(HOST|PORT|LOG|LOGGING)(_|$)|_CACHE(_ROOT|_DIR)?$")
+_PLACING: Final = re.compile(r"_(HOST|PORT|IP|LOG|LOGGING|RPC_BASE_PATH)(_|$)|_CACHE(_ROOT|_DIR|_PATH)?$")
 """Names of options that say where a server listens, logs and keeps its caches."""
 _INTERPRETER: Final = re.compile(r"(python|pypy)[\d.]*")
 _READ: Final = (*WEIGHTS, ".py", ".sh", ".jinja", ".yaml", ".yml", ".toml")
