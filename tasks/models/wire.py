@@ -104,7 +104,7 @@ def holds_events(content: bytes) -> bool:
     (True, False)
     """
     begins = content[:1_000].removeprefix(codecs.BOM_UTF8).lstrip()
-    return begins.startswith((b"data:", b"event:", b"error:", b":"))
+    return begins.startswith((b"data:", b"event:", b"error:", b"id:", b"retry:", b":"))
 
 
 def _as_error(data: bytes) -> bytes:

@@ -217,6 +217,15 @@ def test_both_clients_read_streams_with_any_line_ends(client: Any, end: str, scr
     assert streamed(client, script, body) == "one"
 
 
+@pytest.mark.parametrize("client", ["http", "openai"])
+@pytest.mark.parametrize("first", ["id: 1", "retry: 3000", "event: chunk", ": hello"])
+def test_a_stream_under_another_type_is_one_whatever_field_it_begins_with(
+    client: Any, first: str, script: Any
+) -> None:
+    body = f"{first}\n" + "".join(f"data: {event.decode()}\n\n" for event in EVENTS)
+    assert streamed(client, script, body, "text/plain") == "one"
+
+
 EXCEEDED = '{"code":500,"message":"Context size has been exceeded.","type":"server_error"}'
 
 
