@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tasks.models.errors import BadRequest, ConnectionFault, ModelError, ServerFault
+from tasks.models.errors import BadRequest, ConnectionFault, ModelError, RateLimited, ServerFault
 from tasks.models.providers.openai import echo as echo
 from tasks.models.providers.openai.echo import KNOWN, LAST, EchoMode, Likelihood, find_mode, takes_ids
 from tasks.models.records import Call, Reply, Request
@@ -67,6 +67,22 @@ async def test_a_server_that_fails_at_ids_is_asked_with_text(error):
 
     assert await find_mode(Server(answer), "http://a", asking) == EchoMode(1, "echo", begun=0)
     assert not await takes_ids(Server(answer), "http://a", "m", BYTES)
+
+
+async def test_a_pause_longer_than_a_probe_may_take_is_not_waited_for(monkeypatch):
+    slept = list[float]()
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    def answer(body: Mapping[str, Any]) -> Mapping[str, Any]:
+        raise RateLimited("HTTP 429: slow down", retry_after=3600.0)
+
+    monkeypatch.setattr(echo.asyncio, "sleep", sleep)
+    with pytest.raises(RateLimited):
+        await find_mode(Server(answer), "http://a", asking)
+    assert await takes_ids(Server(answer), "http://a", "m", BYTES)
+    assert slept == []
 
 
 async def test_one_failure_says_nothing_about_what_a_server_takes():

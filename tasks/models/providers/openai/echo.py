@@ -330,14 +330,18 @@ async def takes_stops(transport: Transport, endpoint: str, call: Call) -> bool:
 
 
 async def _sent(transport: Transport, call: Call) -> Reply:
-    """The reply; a server that fails is asked again, since one failure says nothing about what it takes."""
+    """The reply; a server that fails is asked again, since one failure says nothing about what it takes. A
+    pause longer than a probe may take is not waited for: nobody sees why a run does not begin."""
     for _ in range(TRIES - 1):
         try:
             return await transport.send(call, timeout=PROBE_SECONDS)
         except RequestTimeout:
             raise
         except TransientError as error:
-            await asyncio.sleep(max(PAUSE, error.retry_after or 0.0))
+            pause = max(PAUSE, error.retry_after or 0.0)
+            if pause > PROBE_SECONDS:
+                raise
+            await asyncio.sleep(pause)
     return await transport.send(call, timeout=PROBE_SECONDS)
 
 
