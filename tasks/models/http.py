@@ -33,6 +33,7 @@ from tasks.models.wire import (
     ModelListing,
     Wire,
     holds_events,
+    holds_object,
     json_object,
     kept_headers,
     unreadable,
@@ -40,6 +41,8 @@ from tasks.models.wire import (
 
 HEADERS = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
 CONNECT_SECONDS = 15.0
+LONGEST_BEGINNING = 1_000
+"""So many bytes of white space are looked at for what a body is."""
 LARGEST_BODY_MB = 64
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 T = TypeVar("T")
@@ -94,7 +97,7 @@ class HttpTransport:
                 proxy=self._proxy,
             ) as response:
                 if response.content_type == self._wire.events.media_type and response.status == 200:
-                    body = await self._of_events(response.content.iter_any())
+                    body = await self._streamed_body(response.content.iter_any())
                 else:
                     body = await self._json_body(response)
                 headers, left = kept_headers(response.headers), allowances(response.headers)
@@ -224,6 +227,17 @@ class HttpTransport:
     def _failure(self, response: aiohttp.ClientResponse, content: bytes) -> RequestError:
         return self._wire.failure(response.status, self.redaction.hide(content), response.headers)
 
+    async def _streamed_body(self, pieces: AsyncIterator[bytes]) -> Mapping[str, Any]:
+        begin = b""
+        async for piece in pieces:
+            begin += piece
+            if begin.strip() or len(begin) > LONGEST_BEGINNING:
+                break
+        whole = _pieces_of(begin, pieces)
+        if self._wire.events is EventLines and holds_object(begin):
+            return self.redaction.read(self._wire.body, await body_within_limit(whole))
+        return await self._of_events(whole)
+
     async def _of_events(self, pieces: AsyncIterator[bytes]) -> Mapping[str, Any]:
         answer, lines = self._wire.stream(), self._wire.events()
         size, limit = 0, self._largest
@@ -238,8 +252,11 @@ class HttpTransport:
         return answer.body()
 
 
-async def _pieces_of(content: bytes) -> AsyncIterator[bytes]:
-    yield content
+async def _pieces_of(first: bytes, rest: AsyncIterator[bytes] | None = None) -> AsyncIterator[bytes]:
+    yield first
+    if rest is not None:
+        async for piece in rest:
+            yield piece
 
 
 def _read_or_why_not(read: Callable[[bytes], T], line: bytes) -> T | MalformedBody:

@@ -107,6 +107,16 @@ def holds_events(content: bytes) -> bool:
     return begins.startswith((b"data:", b"event:", b"error:", b"id:", b"retry:", b":"))
 
 
+def holds_object(content: bytes) -> bool:
+    """Whether a body begins as a JSON object, which some servers send under the type of events: no line of an
+    event begins so.
+
+    >>> holds_object(b' {"choices": []}'), holds_object(b"data: {}")
+    (True, False)
+    """
+    return content.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"{")
+
+
 def _as_error(data: bytes) -> bytes:
     """The data of an event that is an error, said so in the data."""
     try:

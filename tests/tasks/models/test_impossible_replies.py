@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tasks.models.config import SampleParams
-from tasks.models.errors import MalformedBody, ServerFault
+from tasks.models.errors import ContentFiltered, MalformedBody, ServerFault
 from tasks.models.providers.openai.config import EndpointConfig
 from tasks.models.providers.openai.echo import EchoMode, Likelihood
 from tasks.models.providers.openai.generation import Chat
@@ -224,6 +224,19 @@ def test_a_stream_under_another_type_is_one_whatever_field_it_begins_with(
 ) -> None:
     body = f"{first}\n" + "".join(f"data: {event.decode()}\n\n" for event in EVENTS)
     assert streamed(client, script, body, "text/plain") == "one"
+
+
+@pytest.mark.parametrize("client", ["http", "openai"])
+def test_a_whole_answer_under_the_type_of_events_is_one(client: Any, script: Any) -> None:
+    answer = {"choices": [{"index": 0, "message": {"content": "one"}, "finish_reason": "stop"}]}
+    assert streamed(client, script, "\n" + json.dumps(answer, indent=1)) == "one"
+
+
+@pytest.mark.parametrize("client", ["http", "openai"])
+def test_an_error_under_the_type_of_events_says_what_it_says(client: Any, script: Any) -> None:
+    error = {"error": {"message": "the prompt was blocked", "code": "content_filter"}}
+    with pytest.raises(ContentFiltered, match="the prompt was blocked"):
+        streamed(client, script, json.dumps(error))
 
 
 EXCEEDED = '{"code":500,"message":"Context size has been exceeded.","type":"server_error"}'

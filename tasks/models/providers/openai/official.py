@@ -21,6 +21,7 @@ from tasks.models.wire import (
     StreamedAnswer,
     answer_body,
     holds_events,
+    holds_object,
     kept_headers,
     status_error,
     unreadable,
@@ -101,7 +102,8 @@ def _is_of_connection(cause: BaseException | None) -> bool:
 
 def _body(content: bytes, headers: Mapping[str, str]) -> dict[str, Any]:
     """The body of an answer, of a stream of events put together."""
-    if "text/event-stream" not in headers.get("content-type", "") and not holds_events(content):
+    is_typed = "text/event-stream" in headers.get("content-type", "")
+    if holds_object(content) or not (is_typed or holds_events(content)):
         return answer_body(content)
     answer, lines = StreamedAnswer(), EventLines()
     for data in (*lines.add(content), *lines.rest()):
