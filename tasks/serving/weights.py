@@ -350,12 +350,18 @@ def kept_digest(file: Path) -> str:
     return made
 
 
+def _hub_cache() -> Path:
+    """Where the hub's client keeps what it has downloaded, by the same variables."""
+    told = os.environ.get
+    caches = told("XDG_CACHE_HOME") or "~/.cache"
+    own = f"{told('HF_HOME') or f'{caches}/huggingface'}/hub"
+    root = told("HF_HUB_CACHE") or told("HUGGINGFACE_HUB_CACHE") or own
+    return Path(os.path.expandvars(root)).expanduser()
+
+
 def _cached_commit(name: str, revision: str) -> str:
     """The commit that a branch or a tag of a hub's model has on this machine."""
-    root = os.environ.get("HF_HUB_CACHE") or str(
-        Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface") / "hub"
-    )
-    refs = Path(root) / f"models--{name.replace('/', '--')}" / "refs"
+    refs = _hub_cache() / f"models--{name.replace('/', '--')}" / "refs"
     with suppress(OSError, UnicodeDecodeError):
         commit = refs.joinpath(revision or "main").read_text().strip()
         if ".." not in revision.split("/") and _COMMIT.fullmatch(commit):

@@ -205,6 +205,30 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return refs
 
 
+@pytest.mark.parametrize(
+    ("variable", "below"),
+    [
+        ("HF_HUB_CACHE", ""),
+        ("HUGGINGFACE_HUB_CACHE", ""),
+        ("HF_HOME", "hub"),
+        ("XDG_CACHE_HOME", "huggingface/hub"),
+        ("HOME", ".cache/huggingface/hub"),
+    ],
+)
+@pytest.mark.parametrize("by_home", [False, True])
+def test_the_hubs_cache_is_where_its_client_has_it(
+    variable: str, below: str, by_home: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv(variable, "~" if by_home and variable != "HOME" else str(tmp_path))
+    refs = tmp_path / below / "models--org--model" / "refs"
+    refs.mkdir(parents=True)
+    (refs / "main").write_text(FIRST)
+    assert weights_identity("org/model", tmp_path) == {"hub": "org/model", "revision": FIRST}
+
+
 def test_a_hub_name_counts_by_its_commit(tmp_path: Path, hub: Path) -> None:
     assert weights_identity(f"org/model@{FIRST}", tmp_path) == {"hub": "org/model", "revision": FIRST}
     with pytest.raises(ConfigError, match=r"write org/model@REVISION \(40 hexadecimal digits\)"):
