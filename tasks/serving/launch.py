@@ -167,8 +167,10 @@ ALLOWED_BEGINNINGS: Final = (
     "LC_", "CUDA_", "NVIDIA_", "NCCL_", "OMP_", "MKL_", "OPENBLAS_", "TORCH", "PYTORCH_", "TRITON_", "ROCM_",
     "HIP_", *OPTIONS,
 )  # fmt: skip
-_PLACING: Final = re.compile(r"_(HOST|PORT|IP|LOG|LOGGING|RPC_BASE_PATH)(_|$)|_CACHE(_ROOT|_DIR|_PATH)?$")
-"""Names of options that say where a server listens, logs and keeps its caches."""
+_PLACING: Final = re.compile(
+    r"_(HOST|PORT|IP|PROXY|LOG|LOGGING|RPC_BASE_PATH|VISIBLE_DEVICES)(_|$)|_CACHE(_ROOT|_DIR|_PATH)?$"
+)
+"""Names of variables that say where a server runs, listens, logs and keeps its caches."""
 _INTERPRETER: Final = re.compile(r"(python|pypy)[\d.]*")
 _READ: Final = (*WEIGHTS, ".py", ".sh", ".jinja", ".yaml", ".yml", ".toml")
 """What a server reads; it may write a file of another kind, such as a log."""
@@ -248,8 +250,8 @@ def surroundings_of(serve: ServeConfig) -> dict[str, str]:
     variables = {
         name: value
         for name, value in os.environ.items()
-        if name in serve.env or (reads_options and name.startswith(OPTIONS) and not _PLACING.search(name))
-        if not _is_secret(name)
+        if name in serve.env or (reads_options and name.startswith(OPTIONS))
+        if not (name in ALLOWED or _PLACING.search(name.upper()) or _is_secret(name))
     }
     told = {name: _content(value) or value for name, value in variables.items()}
     program, *words = (*(serve.command or ("",)), *serve.args)
@@ -267,7 +269,7 @@ def _content(word: str, is_program: bool = False) -> str | None:
 
 
 def _is_secret(name: str) -> bool:
-    return any(word in name for word in _SECRETS)
+    return any(word in name.upper() for word in _SECRETS)
 
 
 def interpreter(serve: ServeConfig) -> str:
