@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import shutil
 import sys
 from pathlib import Path
@@ -443,5 +444,15 @@ def test_keys_of_a_run_hold_the_servers_files_of_its_beginning_and_no_answer_of_
     model.check_weights()
     script.write_text("others")
     assert model_identity(model, tmp_path) == before
-    with pytest.raises(ModelError, match="files or variables of its server were changed"):
+    with pytest.raises(ModelError, match="files or variables of its server are others"):
         model.check_weights()
+
+
+def test_a_worker_with_other_variables_than_those_a_run_began_with_is_named_as_a_reason(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = {"name": "m", "path": str(folder), "serve": {"preset": "vllm", "version": "1"}}
+    sent = pickle.dumps(settled_weights(ModelConfig.model_validate(entry), tmp_path))
+    monkeypatch.setenv("VLLM_USE_V1", "0")
+    with pytest.raises(ModelError, match="or this worker has others"):
+        pickle.loads(sent).check_weights()
