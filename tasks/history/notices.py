@@ -77,7 +77,9 @@ def post_to(address: str) -> Post:
                 return
         except (OSError, ValueError, HTTPException) as error:
             late = isinstance(error, TimeoutError)
-            refused = Unanswered if late and sent.is_set() else NotReached
+            # What reads the message and then ends the connection, or answers no HTTP, may have taken it.
+            unknown = late or isinstance(error, HTTPException)
+            refused = Unanswered if unknown and sent.is_set() else NotReached
             reason = "no answer in time" if late else str(getattr(error, "reason", error))
         # The address itself may let its readers in: it is in no log.
         raise refused(f"the webhook did not take the message ({reason}); it is sent again later")

@@ -229,12 +229,14 @@ def test_a_webhook_that_drips_its_answer_is_not_waited_for_without_end(
     assert read == ["k"]
 
 
-def test_an_answer_that_is_none_of_http_is_no_receipt(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("answer", [b"hello\r\n\r\n", b""], ids=["none of HTTP", "none at all"])
+def test_a_message_that_was_read_and_answered_by_nothing_of_http_may_have_been_taken(answer: bytes) -> None:
     with (
-        receiver(lambda handler: handler.wfile.write(b"hello\r\n\r\n")) as (address, _),
-        pytest.raises(NotDelivered),
+        receiver(lambda handler: handler.wfile.write(answer)) as (address, read),
+        pytest.raises(Unanswered),
     ):
         post_to(address)({"key": "k"})
+    assert read == ["k"]
 
 
 def test_several_that_deliver_at_once_send_a_message_once(
