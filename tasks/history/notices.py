@@ -6,6 +6,7 @@ process that dies between post and receipt has it sent again, under the same ``k
 """
 
 import json
+import string
 import threading
 import urllib.error
 import urllib.request
@@ -14,7 +15,7 @@ from concurrent.futures import Future
 from datetime import UTC, datetime, timedelta
 from http.client import HTTPException
 from typing import Any, Final, TypeVar
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import quote, urljoin, urlsplit
 from uuid import UUID
 
 from metrics.errors import NightjarError, printable
@@ -30,6 +31,8 @@ LONGEST_PAUSE: Final = timedelta(hours=1)
 STALE: Final = timedelta(days=7)
 """What could not be delivered for so long is no news any more."""
 Post = Callable[[Mapping[str, Any]], None]
+_IN_HEADERS: Final = string.punctuation + " "
+"""With letters and digits of English all that a header holds; the names of pools may have others."""
 
 
 Part = TypeVar("Part")
@@ -61,7 +64,7 @@ def post_to(address: str) -> Post:
             reached.set()
 
         def ask() -> None:
-            key, length = str(message.get("key", "")), str(len(body))
+            key, length = quote(str(message.get("key", "")), safe=_IN_HEADERS), str(len(body))
             headers = {"Content-Type": "application/json", "Content-Length": length, "Idempotency-Key": key}
             try:
                 answer.set_result(_refusal(address, parts(), headers))

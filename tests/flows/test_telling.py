@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 from uuid import UUID, uuid4, uuid5
 
 import pytest
@@ -237,6 +238,21 @@ def test_a_message_that_was_read_and_answered_by_nothing_of_http_may_have_been_t
     ):
         post_to(address)({"key": "k"})
     assert read == ["k"]
+
+
+@pytest.mark.parametrize("key", ["pool:gpu pool", "pool:Größe", "pool:夜", "pool:a\nb", "1:Failed"])
+def test_a_message_is_sent_whatever_its_key_is_made_of(key: str) -> None:
+    headers: list[str] = []
+
+    def answer(handler: Any) -> None:
+        headers.append(handler.headers["Idempotency-Key"])
+        handler.send_response(200)
+        handler.end_headers()
+
+    with receiver(answer) as (address, read):
+        post_to(address)({"key": key})
+    assert read == [key]
+    assert headers == [quote(key, safe=" :")]
 
 
 def test_several_that_deliver_at_once_send_a_message_once(
