@@ -30,7 +30,16 @@ from tasks.history.nights import (
     nights_before,
     read_nights,
 )
-from tasks.history.notices import change_night, deliver, notice_key, now, post_to, send_each, with_notice
+from tasks.history.notices import (
+    change_night,
+    deliver,
+    is_among,
+    notice_key,
+    now,
+    post_to,
+    send_each,
+    with_notice,
+)
 from tasks.server import webhook_address
 from tasks.store.storage import Store
 
@@ -96,15 +105,15 @@ def _kept(night: Night, there: Night | None) -> Night:
 
 def record_judged(planned: PlannedNight, night: Night, notice: Notice | None) -> bool:
     """Records how a night ended, with what is to be told of it; whether that was told before."""
-    known: list[str] = []
+    before: list[Notice] = []
 
     def change(there: Night | None) -> Night:
         kept = _kept(night, there)
-        known.extend(entry.key for entry in kept.notices)
+        before.extend(kept.notices)
         return kept if notice is None else with_notice(kept, notice)
 
     change_night(Store(planned.store), planned.slug, planned.run_id, change)
-    return notice is not None and notice.key in known
+    return notice is not None and is_among(before, notice)
 
 
 def notice(

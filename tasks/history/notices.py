@@ -125,6 +125,15 @@ def notice_key(flow_run: UUID | str, outcome: str) -> str:
     return f"{flow_run}:{outcome}"
 
 
+def is_among(notices: Iterable[Notice], notice: Notice) -> bool:
+    """Whether a night's notices have one of the same outcome. Keys of before begin with the night's own id,
+    and call a night incomplete that now is Failed."""
+    former = {"incomplete": "Failed"}
+    outcome = notice.key.partition(":")[2]
+    known = (entry.key.partition(":")[2] for entry in notices)
+    return outcome in {former.get(entry, entry) for entry in known}
+
+
 def message_of(notice: Notice) -> dict[str, Any]:
     """The body that the webhook gets."""
     return notice.model_dump(mode="json", exclude={"written", "delivered", "tries", "tried"})
@@ -165,7 +174,7 @@ def _waits(notice: Notice) -> bool:
 
 def with_notice(night: Night, notice: Notice) -> Night:
     """The night with something to tell, unless that is told or about to be."""
-    if notice.key in {known.key for known in night.notices}:
+    if is_among(night.notices, notice):
         return night
     return night.model_copy(update={"notices": (*night.notices, notice)})
 

@@ -300,6 +300,29 @@ def test_a_retry_with_the_same_outcome_is_not_told_again_and_another_outcome_is(
     assert [message["key"].rpartition(":")[2] for message in told] == ["regression", "Crashed"]
 
 
+@pytest.mark.parametrize(("former", "now"), [("regression", "regression"), ("incomplete", "Failed")])
+def test_a_retry_of_a_night_that_was_told_under_the_key_of_before_is_not_told_again(
+    plan: Any,
+    webhook: str,
+    told: list[dict[str, Any]],
+    monkeypatch: pytest.MonkeyPatch,
+    former: str,
+    now: str,
+) -> None:
+    monkeypatch.setenv("NIGHTJAR_WEBHOOK", webhook)
+    planned = plan("1")
+    night = begin(planned, due(2)).own.model_copy(update={"ended": True})
+    key = {"key": f"{planned.run_id}:{former}"}
+    before = notice(run(id=id_of(planned)), night, former, "Failed: lost")
+    assert before is not None
+    record_night(Store(planned.store), night.model_copy(update={"notices": (before.model_copy(update=key),)}))
+    tell.fn(planned, ())
+    again = begin(planned, due(2)).own.model_copy(update={"ended": True})
+    assert record_judged(planned, again, notice(run(id=id_of(planned)), again, now, "Failed: lost"))
+    tell.fn(planned, ())
+    assert [message["key"] for message in told] == [f"{planned.run_id}:{former}"]
+
+
 @pytest.mark.parametrize("name", ["Crashed", "Cancelled", "TimedOut", "Failed"])
 def test_a_night_that_was_stopped_is_recorded_and_told_once(
     suite: Path,
