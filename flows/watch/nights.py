@@ -10,7 +10,7 @@ from flows.suite.plan import SuiteConfig, plan_night, suite_of
 from metrics.errors import NightjarError
 from tasks.history.layout import HistoryError
 from tasks.history.nights import SUITES, Night, find_night, suites_with
-from tasks.history.notices import Post, deliver, notice_key, outstanding, send_each
+from tasks.history.notices import NotDelivered, Post, deliver, notice_key, outstanding, send_each
 from tasks.server import VERDICT_LABEL
 from tasks.store.home import default_store, slug
 from tasks.store.storage import Entry, Store, store_uri
@@ -111,6 +111,13 @@ def settle_night(run: Mapping[str, Any], post: Post | None) -> None:
         known = find_night(store, night.slug, night.run_id)
     if post is not None and known is not None:
         deliver(store, known.suite, known.run_id, post)
+        known = find_night(store, known.suite, known.run_id)
+        if known is not None and outstanding(
+            known
+        ):  # perhaps no deployment names its suite: nobody else would
+            raise NotDelivered(
+                "the webhook was sent its message and has not answered; it is sent again later"
+            )
 
 
 def _record_of(store: Store, run: "FlowRun") -> Night | None:

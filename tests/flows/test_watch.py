@@ -794,6 +794,32 @@ def judged(run: dict[str, Any], suite: dict[str, Any]) -> Night:
     return night
 
 
+def test_a_night_whose_message_was_not_answered_is_told_later_though_no_deployment_names_its_suite(
+    watch: Looking, server: Server, suite: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def post(message: Any) -> None:
+        asked.append(message["key"])
+        if len(asked) == 1:
+            raise Unanswered("no answer in time")
+
+    monkeypatch.setattr("flows.watch.watch.post_to", lambda address: post)
+    run = server.add("COMPLETED", 5, "Worse", parameters=suite, labels={"nightjar.verdict": "worse"})
+    night = judged(run, suite)
+    server.deployments[0]["parameters"] = {}
+    for minute in range(2):
+        watch.look(minute)
+    assert len(asked) == 1
+    monkeypatch.setattr("tasks.history.notices.pause_after", lambda tries: timedelta(0))
+    for minute in range(2, 4):
+        watch.look(minute)
+    assert asked == [f"{run['id']}:worse"] * 2
+    found = find_night(Store(suite["options"]["store"]), "night", night.run_id)
+    assert found is not None
+    assert not outstanding(found)
+
+
 @pytest.mark.parametrize("delivered", [True, False])
 def test_a_night_that_told_its_verdict_is_not_told_again_because_its_suite_is_gone(
     watch: Looking, server: Server, suite: dict[str, Any], told: list[dict[str, Any]], webhook: str,
