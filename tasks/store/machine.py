@@ -57,7 +57,7 @@ def _lives(process: Mapping[str, Any]) -> bool | None:
     except (ValueError, KeyError, TypeError, OverflowError):
         return None
     before, now = process.get("began"), _began(pid)
-    return before is None or now is None or before == now
+    return None if before is None or now is None else before == now
 
 
 def _began(pid: int) -> int | None:

@@ -187,6 +187,12 @@ def test_a_pruning_that_was_taken_for_dead_removes_nothing_more(
             "since": datetime.now(UTC).isoformat(),
             "renewed": datetime.now(UTC).isoformat(),
         },
+        {
+            **this_process(),
+            "began": None,
+            "since": datetime.now(UTC).isoformat(),
+            "renewed": (datetime.now(UTC) - timedelta(hours=2)).isoformat(),
+        },
         {"host": "a-machine-that-died", "pid": 1, "since": "2020-01-01T00:00:00+00:00"},
         {
             "host": "a-machine-that-died",
@@ -198,6 +204,7 @@ def test_a_pruning_that_was_taken_for_dead_removes_nothing_more(
     ids=[
         "a process that ended",
         "a number that another process has now",
+        "a number of a mark of before, which may be another's",
         "a machine of long ago",
         "a machine that renews no more",
     ],
