@@ -12,7 +12,7 @@ import os
 import re
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from html import unescape
 from pathlib import Path
@@ -267,6 +267,9 @@ def boards(runs: Sequence[Glance]) -> list[Board]:
         scored = [(run, score) for run in own for score in run.scores if score.pair == pair]
         most = max((score.n_items for _, score in scored), default=0)
         widest = [(run, score) for run, score in scored if score.n_items == most]
+        if any((run.limit, run.samples, run.stopped) == (None, None, None) for run, _ in widest):
+            # It asked all that there are, so that no limit of as many left anything out.
+            widest = [(replace(run, limit=None), score) for run, score in widest]
         for run, score in widest:
             if _choice(run, most) == _choice(widest[0][0], most):
                 groups.setdefault((benchmark, score.prompt, pair), {}).setdefault(score.model, (run, score))

@@ -154,6 +154,16 @@ def test_a_limit_that_leaves_nothing_out_is_none(store: Store) -> None:
     assert [place.score.model for place in board.places] == ["a", "b"]
 
 
+def test_a_limit_of_as_many_items_as_there_are_leaves_nothing_out(store: Store) -> None:
+    record(store, "whole", 1, row("a", 0.8, n_items=20))
+    record(store, "limited", 2, row("b", 0.9, n_items=20), limit=20, shuffle=True)
+    record(store, "part", 3, row("c", 0.9, n_items=20), samples="0-19")
+    record(store, "again", 4, row("d", 0.7, n_items=20), limit=20)
+    (board,) = boards(glances(store).runs)
+    assert [place.score.model for place in board.places] == ["b", "a", "d"]
+    assert board.items == "20 items"
+
+
 def test_which_samples_were_chosen_is_told_as_changed(store: Store) -> None:
     record(store, "monday", 1, row("a", 0.5, n_items=60), samples="0-59")
     record(store, "tuesday", 2, row("a", 0.5, n_items=5), samples="20-24")
