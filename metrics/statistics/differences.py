@@ -53,15 +53,18 @@ def _rounded_alike(own: Floats, other: Floats) -> Floats:
 
 
 def changes(first: Floats, second: Floats) -> Floats:
-    """What each item (n,) changes by; changes that are the same but for the rounding of the numbers are
-    equal."""
-    rounding = SAME_TO * max(float(np.abs(first).max()), float(np.abs(second).max()))
-    changed = second - first
+    """What each item (n,) changes by; changes that are the same but for the rounding of the items' own
+    numbers are equal. Many that lie close are no such ones: the first and the last of them are far apart."""
+    changed, noise = second - first, SAME_TO * np.maximum(np.abs(first), np.abs(second))
     order = np.argsort(changed, kind="stable")
-    ordered = np.where(np.abs(changed[order]) <= rounding, 0.0, changed[order])
-    leads = np.concatenate([[True], np.diff(ordered) > rounding])
+    ordered, noise = changed[order], noise[order]
+    leads = np.concatenate([[True], np.diff(ordered) > np.minimum(noise[1:], noise[:-1])])
+    starts = np.flatnonzero(leads)
+    span = np.maximum.reduceat(ordered, starts) - ordered[starts]
+    run = np.cumsum(leads) - 1
+    same = (span <= np.minimum.reduceat(noise, starts))[run]
     alike = np.empty_like(changed)
-    alike[order] = ordered[leads][np.cumsum(leads) - 1]
+    alike[order] = np.where(same, ordered[starts][run], ordered)
     return alike
 
 

@@ -172,3 +172,21 @@ def test_numbers_that_are_alike_have_no_error(kind: str) -> None:
         assert made.warning is not None
         ways = np.column_stack(np.divmod(np.arange(30), 6))
         assert estimate(KINDS[kind], np.full((30, 1), -number), None, ways, OPTIONS).stderr == 0
+
+
+@pytest.mark.parametrize("spread", [1.0, 1e-2])
+def test_changes_of_large_scores_that_lie_close_are_not_one_change(spread: float) -> None:
+    apart = np.round(np.random.default_rng(3).normal(0, spread, (2, 1_000)) * 2**20) / 2**20  # exact at 1e9
+    plain, moved = (compared("mean", level + apart[0], level + apart[1]) for level in (0.0, 2.0**30))
+    assert moved.p_value == pytest.approx(plain.p_value, rel=0.02)
+    assert moved.ci_low == pytest.approx(plain.ci_low, rel=0.02)
+    assert moved.ci_high == pytest.approx(plain.ci_high, rel=0.02)
+    assert moved.stderr == pytest.approx(plain.stderr, rel=0.02)
+
+
+def test_one_runaway_score_makes_no_other_change_rounding() -> None:
+    base = np.concatenate([[1e12], np.linspace(1.0, 2.0, 59)])
+    lost = base - np.where(np.arange(60) > 0, np.linspace(0.03, 0.06, 60), 0.0)
+    found = compared("mean", base, lost)
+    assert found.losses == 59
+    assert found.p_value < 0.001
