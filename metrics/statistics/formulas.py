@@ -47,6 +47,7 @@ _UNKNOWN = (-math.inf, math.inf)
 FEW_UNITS = 15
 _FEW_WEIGHTS = 38
 _FEW_DEGREES = 8  # of a standard error that a few runaway outputs make
+_SAME_LEFT = 1e-14  # of a number: what is less is rounding; without one of many items little changes
 _NEARLY = 1.4  # times its tail an end may be passed: five items' extremes hold the median with .94
 _BEYOND = 1.05  # times the whole that a part may be by chance
 _PROPORTIONS: dict[str, Callable[[float, float, float], tuple[float, float]]] = {
@@ -364,7 +365,7 @@ def influences(sampled: Sampled) -> Floats | None:
 def _of_left_out(left_out: Floats) -> Floats:
     """The influence of each unit (G,) from the values without it."""
     largest = float(np.abs(left_out).max())
-    return without_rounding(left_out.mean() - left_out, largest) * (len(left_out) - 1)
+    return without_rounding(left_out.mean() - left_out, largest, _SAME_LEFT) * (len(left_out) - 1)
 
 
 def leave_one_out(sampled: Sampled) -> Floats:

@@ -240,10 +240,10 @@ class PairedShares:
         return far
 
 
-def without_rounding(left: Floats, size: Floats | float) -> Floats:
-    """What is left of numbers once their mean is taken away, with 0 where that is rounding alone; ``size`` is
-    how large the numbers are. Numbers that are all 2/3 have no spread, as those that are all 1/2."""
-    return np.asarray(np.where(np.abs(left) <= _SAME_TO * np.asarray(size), 0.0, left))
+def without_rounding(left: Floats, size: Floats | float, to: float = _SAME_TO) -> Floats:
+    """What is left of numbers once their mean is taken away, or zeros where all of that is rounding; ``size``
+    is how large the numbers are. Numbers that are all 2/3 have no spread, as those that are all 1/2."""
+    return np.zeros_like(left) if bool((np.abs(left) <= to * np.asarray(size)).all()) else left
 
 
 def residuals(sums: Floats, sizes: Floats) -> Floats:

@@ -190,3 +190,13 @@ def test_one_runaway_score_makes_no_other_change_rounding() -> None:
     found = compared("mean", base, lost)
     assert found.losses == 59
     assert found.p_value < 0.001
+
+
+@pytest.mark.parametrize("method", ["auto", "jackknife", "delta", "bootstrap"])
+@pytest.mark.parametrize("spread", [1.0, 1e-2])
+def test_the_spread_of_large_scores_is_no_rounding(spread: float, method: str) -> None:
+    numbers = 1e9 + np.random.default_rng(4).normal(0, spread, 400)
+    options = StatisticsConfig(bootstrap_iters=2_000, method=method)
+    made = estimate(KINDS["mean"], numbers[:, None], None, None, options)
+    exact = float((numbers - 1e9).std(ddof=1)) / 20
+    assert made.stderr == pytest.approx(exact, rel=0.05 if method == "bootstrap" else 1e-3)
