@@ -27,6 +27,7 @@ from metrics.statistics.differences import (
     changes,
     few_units,
     score_column,
+    that_count,
     undetectable,
     with_zero,
 )
@@ -116,9 +117,10 @@ def compare_items(
         raise MetricError(f"the runs have {len(base)} and {len(candidate)} items; compare those they share")
     groups = numbered(clusters)
     candidate = candidate.beside(base)
-    tables = Tabled.of(aggregation, base), Tabled.of(aggregation, candidate)
+    (one, other), own = that_count(aggregation, (base, candidate), clusters)
+    tables, units = (Tabled.of(aggregation, one), Tabled.of(aggregation, other)), numbered(own)
     first, second = tables[0].value, tables[1].value
-    found = _difference((base, candidate), tables, groups, options, method)
+    found = _difference((one, other), tables, units, options, method)
     low, high = found.interval(options.ci_level)
     up = aggregation.items_better_up(higher_is_better)
     better = candidate.value - base.value if up else base.value - candidate.value
@@ -141,7 +143,7 @@ def compare_items(
         warning=found.warning,
         ends=found.ends,
         chance=found.chance,
-        too_few=too_few_units(aggregation, (base, candidate), (groups, groups)),
+        too_few=too_few_units(aggregation, (one, other), (units, units)),
         falls=aggregation.falls,
     )
 

@@ -1,8 +1,9 @@
 """What a difference of two runs has, whatever finds it: its test, its interval, what units that tie hide."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from metrics.aggregation import Aggregation
 from metrics.statistics.clusters import few_clusters
 from metrics.statistics.formulas import FEW_UNITS
 from metrics.statistics.intervals import Shape, skewed
-from metrics.types import Floats, Ints, Values
+from metrics.types import Bools, Floats, Ints, Values
 
 Ends = Callable[[float], tuple[float, float]]
 Chance = Callable[[float], float]
@@ -28,6 +29,14 @@ class ItemColumn:
     def __len__(self) -> int:
         return len(self.value)
 
+    def where(self, chosen: Bools) -> "ItemColumn":
+        """The rows of the chosen items (n,)."""
+        return ItemColumn(
+            self.value[chosen],
+            None if self.statistics is None else self.statistics[chosen],
+            None if self.values is None else list(compress(self.values, chosen)),
+        )
+
     def beside(self, other: "ItemColumn") -> "ItemColumn":
         """The rows with the other run's numbers where they are the same but for rounding: sums in another
         order are no difference, and many such ones would look like a sure one."""
@@ -37,6 +46,21 @@ class ItemColumn:
             pairs[0] if pairs[0] is None or pairs[1] is None else _rounded_alike(pairs[0], pairs[1]),
             self.values,
         )
+
+
+def that_count(
+    aggregation: Aggregation, runs: Sequence[ItemColumn], clusters: Ints | None
+) -> tuple[list[ItemColumn], Ints | None]:
+    """The runs' items, with their clusters, less those that count in none of the runs: these are no units.
+    If none counts, they are all there."""
+    tables = [run.statistics for run in runs if run.statistics is not None]
+    if aggregation.leaves_out is None or len(tables) < len(runs):
+        return list(runs), clusters
+    counted = ~np.logical_and.reduce([aggregation.leaves_out(table) for table in tables])
+    if not counted.any():
+        return list(runs), clusters
+    own = None if clusters is None else np.asarray(clusters)[counted]
+    return [run.where(counted) for run in runs], own
 
 
 SAME_TO = 1e-13

@@ -19,6 +19,7 @@ from metrics.statistics.differences import (
     ItemColumn,
     aggregated_values,
     score_column,
+    that_count,
     undetectable,
     within,
 )
@@ -55,7 +56,10 @@ def compare_unpaired(
     """
     base, candidate = (aggregation.value(run.statistics, aggregated_values(aggregation, run)) for run in runs)
     groups = numbered(clusters[0]), numbered(clusters[1])
-    found = _difference(aggregation, runs, groups, options, higher_is_better)
+    counted = [that_count(aggregation, [run], own) for run, own in zip(runs, clusters, strict=True)]
+    (((one,), first), ((other,), second)) = counted
+    rows, units = (one, other), (numbered(first), numbered(second))
+    found = _difference(aggregation, rows, units, options, higher_is_better)
     low, high = found.interval(options.ci_level)
     clustered = [min(counts(own)) for own in groups if own is not None]
     return Comparison(
@@ -77,7 +81,7 @@ def compare_unpaired(
         warning="; ".join(filter(None, (UNPAIRED, found.warning))),
         ends=found.ends,
         chance=found.chance,
-        too_few=too_few_units(aggregation, runs, groups),
+        too_few=too_few_units(aggregation, rows, units),
     )
 
 
@@ -214,8 +218,9 @@ def _by_welch(
         estimate(aggregation, run.statistics, aggregated_values(aggregation, run), own, options)
         for run, own in zip(runs, groups, strict=True)
     ]
-    if not all(math.isfinite(one.value) and math.isfinite(one.stderr) for one in made):
-        reasons = [one.warning for one in made if one.warning]
+    unknown = [one for one in made if not (math.isfinite(one.value) and math.isfinite(one.stderr))]
+    if unknown:
+        reasons = [one.warning for one in unknown if one.warning]
         return Difference.unsaid(reasons[0] if reasons else f"no error bar for {aggregation.name}")
     observed = made[1].value - made[0].value
     variances = [one.stderr**2 for one in made]

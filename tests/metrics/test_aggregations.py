@@ -13,7 +13,10 @@ from metrics.aggregation import build_aggregation, statistics_of
 from metrics.config import StatisticsConfig
 from metrics.errors import ConfigError, MetricError
 from metrics.registry import AGGREGATIONS
+from metrics.statistics.comparison import compare_items
+from metrics.statistics.differences import ItemColumn
 from metrics.statistics.estimate import estimate
+from metrics.statistics.unpaired import compare_unpaired
 
 
 def value(name: str, values: Any) -> float:
@@ -207,6 +210,58 @@ def test_nanmean_has_the_error_bar_of_the_items_that_count(numbers: list[float],
     assert made.n_items == 42
     said = f"{42 - n} of 42 items have no finite number and are left out"
     assert made.warning == "; ".join(filter(None, (said, expected.warning)))
+
+
+@pytest.mark.parametrize("clusters", [None, np.arange(60) // 2])
+@pytest.mark.parametrize("bounds", [(0.0, 1.0), (-math.inf, math.inf)])
+@pytest.mark.parametrize("n", [2, 6, 20])
+def test_nanmeans_are_compared_by_the_items_that_count(n: int, bounds: Any, clusters: Any) -> None:
+    aggregation, rng = replace(build_aggregation("nanmean"), bounds=bounds), np.random.default_rng(2)
+    numbers = rng.random((2, n))
+
+    def compared(items: int, paired: bool) -> list[Any]:
+        columns = []
+        for own in numbers:
+            scores = aggregation.scores([*own, *[math.nan] * (items - n)])
+            columns.append(ItemColumn(scores.score, scores.statistics))
+        groups, options = (
+            None if clusters is None else clusters[:items],
+            StatisticsConfig(bootstrap_iters=500),
+        )
+        if paired:
+            made = compare_items(aggregation, columns[0], columns[1], groups, options)
+        else:
+            made = compare_unpaired(aggregation, (columns[0], columns[1]), (groups, groups), options)
+        return [made.p_value, made.ci_low, made.ci_high, made.stderr, made.mde, made.too_few]
+
+    for paired in (True, False):
+        np.testing.assert_equal(compared(60, paired), compared(n, paired))
+
+
+@pytest.mark.parametrize(
+    "clusters", [None, np.arange(4) // 2, np.column_stack([np.arange(4), np.arange(4) % 2])]
+)
+@pytest.mark.parametrize("numbers", [[math.nan] * 4, [0.5, 1.0, math.nan, 0.0]])
+def test_nanmeans_of_which_one_counts_no_item_differ_by_no_number(numbers: Any, clusters: Any) -> None:
+    aggregation, options = build_aggregation("nanmean"), StatisticsConfig(bootstrap_iters=200)
+    made = (aggregation.scores(values) for values in (numbers, [math.nan] * 4))
+    base, candidate = (ItemColumn(one.score, one.statistics) for one in made)
+    found = compare_items(aggregation, base, candidate, clusters, options)
+    assert math.isnan(found.p_value)
+    assert found.warning
+    found = compare_unpaired(aggregation, (base, candidate), (clusters, clusters), options)
+    assert math.isnan(found.p_value)
+    assert "none of 4 items counts" in str(found.warning)
+
+
+def test_an_item_that_counts_in_one_run_is_compared() -> None:
+    aggregation = build_aggregation("nanmean")
+    first, second = (
+        aggregation.scores(values) for values in ([0.5, 1.0, math.nan], [0.25, math.nan, math.nan])
+    )
+    runs = (ItemColumn(one.score, one.statistics) for one in (first, second))
+    made = compare_items(aggregation, *runs, None, StatisticsConfig(bootstrap_iters=500))
+    assert (made.base, made.candidate, made.n_items) == (0.75, 0.25, 3)
 
 
 def test_nanmean_says_how_many_items_do_not_count() -> None:
