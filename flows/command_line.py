@@ -124,15 +124,22 @@ def command_line(app: typer.Typer, arguments: Sequence[str] | None = None) -> No
             raise SystemExit(INTERRUPTED) from None
 
 
-_ENDING: Final = frozenset({"typer", "click", "flows"})
-"""Packages that end a command when it is done."""
+_COMMANDS: Final = frozenset({"typer", "click"})
+"""Packages that call a command, and end it when it is done."""
 
 
 def _foreign_place(ended: SystemExit) -> str | None:
-    """The file and line that asked for an exit; None where the command has come to its end."""
-    *_, (frame, line) = walk_tb(ended.__traceback__)
-    if frame.f_globals.get("__name__", "").partition(".")[0] in _ENDING:
+    """The file and line that asked for an exit; None where the command has come to its end.
+
+    What typer ends may lie below it all the same: libraries put functions of their own in the place of
+    ``sys.exit``.
+    """
+    frames = list(walk_tb(ended.__traceback__))
+    packages = [frame.f_globals.get("__name__", "").partition(".")[0] for frame, _ in frames]
+    last = max(place for place, name in enumerate(packages) if name in _COMMANDS | {"flows"})
+    if packages[last] in _COMMANDS or last == len(frames) - 1:
         return None
+    frame, line = frames[-1]
     return f"{frame.f_code.co_filename}:{line}"
 
 

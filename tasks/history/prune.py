@@ -107,22 +107,27 @@ class Turn:
 
     def __init__(self, own: Claim) -> None:
         self._own = own
-        self._looked = time.time()
+        self._looked = _awake_or_not()
 
     def check(self) -> None:
         """Raises HistoryError once the turn is over."""
-        # The clock of the wall, which goes on while the machine sleeps; it looks once a second at most.
-        if abs(time.time() - self._looked) < LOOK_SECONDS:
+        if _awake_or_not() - self._looked < LOOK_SECONDS:
             return
         if self._own.is_lost():
             raise HistoryError(
                 f"store {self._own.store.uri}: this was stopped for a while, and others went on: "
                 "nothing more is removed; begin again"
             )
-        self._looked = time.time()
+        self._looked = _awake_or_not()
 
 
 LOOK_SECONDS: Final = 1.0
+_CLOCK: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def _awake_or_not() -> float:
+    """Seconds of a clock that goes on while the machine sleeps, where the system has one."""
+    return time.clock_gettime(_CLOCK)
 
 
 @contextmanager

@@ -153,15 +153,28 @@ def test_a_metric_that_takes_the_streams_away_does_not_take_the_report(
 
 def test_an_exit_of_a_library_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
     app = new_app()
-
-    @app.command()
-    def command() -> None:
-        argparse.ArgumentParser(prog="theirs").parse_args(["--help"])
-
+    module: dict[str, Any] = {"__name__": "flows.theirs", "argparse": argparse}
+    exec("def command(): argparse.ArgumentParser().parse_args(['--help'])", module)
+    app.command()(module["command"])
     with pytest.raises(SystemExit) as ended:
         command_line(app, [])
     assert ended.value.code == 1
     assert "argparse.py" in capsys.readouterr().err
+
+
+def test_a_command_ends_well_where_a_library_has_put_its_own_exit_in_place(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As wandb does, from its import on."""
+    app, leave = new_app(), sys.exit
+
+    @app.command()
+    def command() -> None:
+        monkeypatch.setattr(sys, "exit", lambda code=None: leave(code))
+
+    with pytest.raises(SystemExit) as ended:
+        command_line(app, [])
+    assert (ended.value.code, capsys.readouterr().err) == (0, "")
 
 
 def test_several_configs_end_with_one_table(evaluate: Evaluate, tmp_path: Path) -> None:
