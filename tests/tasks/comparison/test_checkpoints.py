@@ -83,7 +83,7 @@ def test_a_sweep_that_rises_has_a_trend_and_no_worse_checkpoint(tmp_path: Path) 
     assert curve.trend.slope == pytest.approx(0.05)
     context = learning_context([curve])
     assert context is not None
-    assert "from one checkpoint to the next +0.0500 (p = " in context["sentences"][0][0]
+    assert "from one checkpoint to the next +0.0500 (p < 0.001)" in context["sentences"][0][0]
 
 
 @pytest.mark.parametrize(("one", "other", "later"), [("good", "bad", 100), ("good", "bad", 300), (1, 2, 100)])
