@@ -50,6 +50,10 @@ CREATED_BY_ENGINE = 125
 def main() -> None:
     """Runs jobs until stdin ends."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # so that what a sandbox leaves is reaped
+    # What nohup, cron or a shell's & had us ignore, programs would ignore, too, and end otherwise.
+    for number in signal.valid_signals() - {signal.SIGPIPE, signal.SIGXFSZ}:  # which Python itself gives back
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
     while (head := _read_exactly(8)) is not None:
         job = _read_exactly(struct.unpack(">Q", head)[0])
         if job is None:

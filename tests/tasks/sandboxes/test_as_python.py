@@ -1,6 +1,7 @@
 """A program in a sandbox ends as under plain ``python program.py``: the same output, the same verdict."""
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,6 +15,7 @@ import yaml
 
 from scorers.config import Program, ProgramLimits
 from tasks.sandboxes.interpreters import interpreter_at
+from tasks.sandboxes.judges import end_free_judges
 from tasks.sandboxes.kinds import Sandbox
 from tasks.sandboxes.run import run_program
 from tests.tasks.sandboxes.conftest import Place, at_once
@@ -37,6 +39,7 @@ def plain(python: str, text: str, stdin: str, folder: Path) -> tuple[int, str]:
     done = subprocess.run(
         [python, "program.py"], cwd=folder, env=environment, input=stdin.encode(),
         capture_output=True, check=False, timeout=60,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
     return done.returncode, done.stdout.decode("utf-8", "replace")
 
@@ -80,6 +83,22 @@ def test_programs_print_and_end_as_under_plain_python(place: Place, plain_python
         return f"{entry['name']}: {code}, {output!r} plainly, but {outcome}"
 
     assert at_once(differs, PROGRAMS) == []
+
+
+def test_signals_that_a_run_was_started_to_ignore_end_programs(place: Place) -> None:
+    """As nohup does, and a shell's ``&``."""
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGHUP)}
+    end_free_judges()  # those that are there were started before
+    try:
+        for number in before:
+            text = f"import os\nos.kill(os.getpid(), {int(number)})\nprint(1)"
+            program = Program(text, LIMITS, interpreter=place.interpreter)
+            outcome = run_program(program, place.sandbox)
+            assert outcome.verdict == "failed", outcome
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        end_free_judges()
 
 
 def test_right_solutions_of_benchmarks_pass(place: Place) -> None:
