@@ -57,10 +57,17 @@ class Tied:
         """Whether so few do not tie that these are counted and not averaged."""
         return self.differing < _SPARSE and self.ties > 0.5
 
+    @property
+    def alike(self) -> bool:
+        """Whether units that do not tie change by about as much each: the sum's variance is that of half as
+        many equal ones, or of more. Else the few of them that change most decide."""
+        squares = self.moved**2
+        return float(squares.sum()) ** 2 >= self.differing * float((squares**2).sum()) / 2
+
     def straight(self, shape: Shape, degrees: float) -> Shape:
-        """The shape of a sum of the changes, ``shape`` by these alone: of a few, skewness and tails are
-        those of their number, and units that tie already tell how far others may lie."""
-        return Shape(0.0, degrees) if self.sparse and self.largest > 0 else shape
+        """The shape of a sum of the changes, ``shape`` by these alone: of a few that are alike, skewness and
+        tails are those of their number, and units that tie already tell how far others may lie."""
+        return Shape(0.0, degrees) if self.sparse and self.alike and self.largest > 0 else shape
 
     @property
     def growth(self) -> float:

@@ -14,6 +14,8 @@ from metrics.statistics.comparison import compare_items
 from metrics.statistics.differences import ItemColumn
 from metrics.statistics.estimate import estimate
 from metrics.statistics.gate import decide
+from metrics.statistics.intervals import Shape
+from metrics.statistics.tied import Tied
 from metrics.statistics.unpaired import compare_unpaired
 
 SHARE = replace(build_aggregation("mean"), bounds=(0.0, 1.0))
@@ -271,3 +273,15 @@ def test_each_item_more_that_is_lost_leaves_the_interval_lower_and_no_wider_by_l
     assert made[1].ci_low > 3 * made[0].ci_low
     verdicts = [decide(one, 12 / n * step * width, 0.05).verdict for one in made[:6]]
     assert verdicts == ["pass"] * 6
+
+
+def test_few_large_losses_among_small_ones_keep_their_skewness() -> None:
+    """Gates passed .041 to .058 of such data sets whose loss was the margin, where .025 are allowed."""
+    shape = Shape(-0.4, 9.7)
+    for losses, straight in (
+        ([0.9] * 14, True),
+        ([0.6] * 7 + [0.9] * 7, True),
+        ([0.15] * 10 + [0.9] * 4, False),
+    ):
+        moved = np.array(losses + [0.0] * 186)
+        assert (Tied(moved, 0.0, 1.0).straight(shape, 199.0) == Shape(0.0, 199.0)) is straight
