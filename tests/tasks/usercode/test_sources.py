@@ -377,10 +377,12 @@ def test_a_database_is_read(tmp_path: Path, words: str, body: str) -> None:
 
 
 def test_a_database_in_memory_is_no_file(tmp_path: Path, words: str) -> None:
-    body = (
-        "sqlite3.connect('file:words?mode=memory', uri=True).execute(\"attach ':memory:' as more\").close()"
-    )
-    assert set(seen(tmp_path, f"{words}def metric(x): {body}\n")) == {"mine.py"}
+    text = f"""{words}def metric(x):
+    database = sqlite3.connect("file:words?mode=memory", uri=True)
+    database.execute("attach ':memory:' as more")
+    database.close()
+"""
+    assert set(seen(tmp_path, text)) == {"mine.py"}
 
 
 def test_a_database_that_is_missing_is_noted(tmp_path: Path, words: str) -> None:
