@@ -79,7 +79,7 @@ def test_a_log_of_ours_opens_with_its_number_its_samples_and_a_conversation(view
     assert "0.5" in told.split()
     assert "1 of 3 samples (33%) had errors" in told
     page.get_by_text("What is it?").first.click()
-    page.get_by_role("tab", name="Messages").click()
+    page.get_by_role("tab", name="Messages").first.click()
     page.get_by_text("A cat.").first.wait_for()
     page.get_by_role("tab", name="Transcript").click()
     page.get_by_text("look").first.wait_for()
