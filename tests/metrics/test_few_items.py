@@ -15,7 +15,7 @@ from metrics.statistics.differences import ItemColumn
 from metrics.statistics.estimate import estimate
 from metrics.statistics.gate import decide
 from metrics.statistics.intervals import Shape
-from metrics.statistics.tied import Tied
+from metrics.statistics.tied import CLOSE, Tied
 from metrics.statistics.unpaired import compare_unpaired
 
 SHARE = replace(build_aggregation("mean"), bounds=(0.0, 1.0))
@@ -285,3 +285,9 @@ def test_few_large_losses_among_small_ones_keep_their_skewness() -> None:
     ):
         moved = np.array(losses + [0.0] * 186)
         assert (Tied(moved, 0.0, 1.0).straight(shape, 199.0) == Shape(0.0, 199.0)) is straight
+
+
+@pytest.mark.parametrize(("apart", "differing"), [(0.12, 0), (0.125, 0), (0.126, 30)])
+def test_changes_within_an_eighth_of_the_range_are_alike(apart: float, differing: int) -> None:
+    changes = np.repeat([-0.25, -0.25 - apart], 30)
+    assert Tied.of(changes, np.ones(60), 1.0, CLOSE).differing == differing
