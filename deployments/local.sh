@@ -38,7 +38,7 @@ other_settings() {
 start_worker() {
   local others
   if worker_runs && others="$(other_settings)" && [ -n "$others" ]; then
-    echo "the worker that runs has other settings ($others): it is replaced"
+    echo "replacing the running worker, whose settings differ ($others)"
     stop_worker
   fi
   if worker_runs; then

@@ -158,8 +158,8 @@ class EvalConfig(BenchmarkFields):
             )
         if self.asks_letters and self.evaluation_methods:
             raise PlacedError(
-                "are given the letter of an answer and the text of the right choice; choices asked for by "
-                f"their letters have the metric {ACC_LETTER} alone; leave them out",
+                "would get the letter of an answer and the text of the right choice; leave them out: "
+                f"choices asked for by their letters have the metric {ACC_LETTER} alone",
                 "evaluation_methods",
             )
         if self.metrics and not self.evaluation_methods:

@@ -173,7 +173,7 @@ def suite_of(parameters: Mapping[str, Any]) -> tuple[SuiteConfig, SuiteOptions]:
     no suite's, and as ``load_suite`` does."""
     file = parameters.get("suite")
     if not isinstance(file, str):
-        raise ConfigError("it has no parameter 'suite', which names the suite's file")
+        raise ConfigError("there is no parameter 'suite'; give it the suite's file")
     try:
         options = SuiteOptions.model_validate(parameters.get("options") or {})
     except ValidationError as error:

@@ -103,7 +103,10 @@ def settle_night(run: Mapping[str, Any], post: Post | None) -> None:
     store = Store(store_uri((parameters.get("options") or {}).get("store") or default_store()))
     known = _record_of(store, ended)
     if known is None and _verdict(run):
-        raise HistoryError(f"store {store.uri}: it was judged, and its record is not there")
+        raise HistoryError(
+            f"store {store.uri}: the night has a verdict, but its record is not here; check that the watch "
+            "reads the night's store"
+        )
     if known is None or not known.ended:
         night = plan_night(*suite_of(parameters), str(ended.id))
         if ended.state is not None:
@@ -116,7 +119,7 @@ def settle_night(run: Mapping[str, Any], post: Post | None) -> None:
             known
         ):  # perhaps no deployment names its suite: nobody else would
             raise NotDelivered(
-                "the webhook was sent its message and has not answered; it is sent again later"
+                "the webhook has not answered the message that it was sent; the message is sent again later"
             )
 
 

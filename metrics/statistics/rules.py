@@ -246,7 +246,7 @@ def few_events(events: float, kind: str) -> str | None:
     """A doubt where fewer than ten items decide: so many of a ``kind``."""
     if events >= _FEW_EVENTS:
         return None
-    return f"only {events:g} items {kind}: the error bar is not to be relied on; {_FEW_EVENTS} are safer"
+    return f"only {events:g} items {kind}: the error bar is unreliable; {_FEW_EVENTS} and more are safer"
 
 
 @dataclass(frozen=True)

@@ -115,8 +115,8 @@ class Turn:
             return
         if self._own.is_lost():
             raise HistoryError(
-                f"store {self._own.store.uri}: this was stopped for a while, and others went on: "
-                "nothing more is removed; begin again"
+                f"store {self._own.store.uri}: this process was suspended, and others went on; "
+                "nothing more is removed: run it again"
             )
         self._looked = _awake_or_not()
 

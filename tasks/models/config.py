@@ -329,9 +329,8 @@ class ModelConfig(Strict):
         their server may have been started as another one."""
         if self.server is not None and self._surroundings not in (None, surroundings_of(self.server)):
             raise ModelError(
-                f"model {self.name!r}: files or variables of its server are others than those that the "
-                "run began with: they were changed (run it again), or this worker has others (give it the "
-                "same)"
+                f"model {self.name!r}: files or variables of its server differ from those that the run "
+                "began with; run it again if they were changed, or give this worker the same ones"
             )
         if self.weights is not None and (said := self.weights.overwritten()) is not None:
             raise ModelError(f"model {self.name!r}: {said}")

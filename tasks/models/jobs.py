@@ -376,8 +376,8 @@ class Exchange:
                 raise
             job = records.keep(replace(job, unknown=job.unknown + 1))
             if job.unknown < READINGS and not form.by_hand:  # it is paid for, and may be there in a moment
-                raise ServerFault(f"the batch {id} is not known ({error})") from error
-            self.said = f"the batch {id} is not known any more ({error}): all of it is asked again"
+                raise ServerFault(f"the provider does not know the batch {id} ({error})") from error
+            self.said = f"the provider no longer knows the batch {id} ({error}); its requests are sent again"
             return records.keep(job.given_up()), job.count
         if job.unknown:
             job = records.keep(replace(job, unknown=0))
@@ -442,8 +442,8 @@ class Exchange:
             return records.keep(found or other.given_up())
         except (AccessDenied, NotServed, PermanentError) as error:
             raise ModelError(
-                f"model {self.batches.provider.model.name!r}: the results of the batch {job.id} are refused "
-                f"({error}); run again once they are given, or leave config.batch out to ask by single "
+                f"model {self.batches.provider.model.name!r}: the results of the batch {job.id} can't be "
+                f"fetched ({error}); run again when they can, or leave config.batch out to send single "
                 "requests"
             ) from error
         return records.keep(replace(job, ids=tuple(asked), fetched=True))

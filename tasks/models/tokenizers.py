@@ -209,8 +209,8 @@ def _load(name: str, place: Path, content: str | None) -> Tokenizer:
         from transformers import AutoTokenizer
     except ImportError as error:
         raise ConfigError(
-            f"tokenizer {name!r} is no folder with a tokenizer.json at {place}; give one, or install "
-            "transformers to load it by name"
+            f"tokenizer {name!r}: there is no tokenizer.json at {place}; give a folder that has one, or "
+            "install transformers to load the tokenizer by name"
         ) from error
     hub, _, revision = name.partition("@")
     revision = content or revision  # no other than the one that keys hold

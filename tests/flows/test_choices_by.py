@@ -299,7 +299,7 @@ REFUSED = [
         "the choices in messages under output_type generate_until",
     ),
     ({"turns": ["sure?"]}, "turns: choices_by: letter shows the choices below a prompt of text, and has no"),
-    ({"evaluation_methods": [{"name": "exact_match"}]}, "evaluation_methods: are given the letter"),
+    ({"evaluation_methods": [{"name": "exact_match"}]}, "evaluation_methods: would get the letter"),
 ]
 
 

@@ -268,7 +268,7 @@ def test_few_items_of_a_label_carry_a_warning_however_many_were_given_it() -> No
     made = estimate(build_aggregation("f1"), cells, None, None, DEFAULT)
     assert (
         made.warning
-        == "only 3 items have the rarest label: the error bar is not to be relied on; 10 are safer"
+        == "only 3 items have the rarest label: the error bar is unreliable; 10 and more are safer"
     )
     pairs = [[0, 0]] * 60 + [[1, 1]] * 30 + [[0, 1]] * 7 + [[2, 1], [2, 2]]
     for name, warns in (("f1", True), ("matthews_corrcoef", True), ("weighted", False)):

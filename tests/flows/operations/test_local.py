@@ -110,7 +110,7 @@ def test_a_worker_that_runs_is_replaced_where_its_settings_are_others_and_no_val
         assert "started" in local("worker", **former)
         assert "is running" in local("worker", **former)
         said = local("worker", **former | store | {"NIGHTJAR_WEBHOOK": "http://later/secret"})
-        assert "other settings (NIGHTJAR_STORE NIGHTJAR_WEBHOOK): it is replaced" in said
+        assert "settings differ (NIGHTJAR_STORE NIGHTJAR_WEBHOOK)" in said
         assert "secret" not in said
         assert "is running" not in said
         assert "other settings (NIGHTJAR_TRUST NIGHTJAR_WEBHOOK)" in local("worker", **store)

@@ -124,7 +124,7 @@ def test_an_interval_of_agreement_that_misses_carries_a_doubt(
         rows = [[row] for row in _rated(rng, items, common, error, grades).tolist()]
         made = estimate(alpha, None, rows, None, StatisticsConfig())
         outside = not math.isnan(made.ci_low) and not made.ci_low <= true <= made.ci_high
-        missed += outside and "not to be relied on" not in str(made.warning)
+        missed += outside and "the error bar is unreliable" not in str(made.warning)
     assert missed / 200 <= 0.07
 
 

@@ -172,7 +172,7 @@ def test_a_pruning_that_was_taken_for_dead_removes_nothing_more(
     monkeypatch.setattr(pruning_module, "LOOK_SECONDS", 0.0)
     monkeypatch.setattr(pruning_module, "_remove", stopped(pruning_module._remove))
     monkeypatch.setattr(verify_module, "_mended", stopped(verify_module._mended))
-    with pytest.raises(HistoryError, match="was stopped for a while, and others went on"):
+    with pytest.raises(HistoryError, match="was suspended, and others went on"):
         act(store)
     assert touched == ["one"]
 

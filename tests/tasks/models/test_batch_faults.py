@@ -150,7 +150,7 @@ def test_a_job_that_nobody_knows_any_more_is_told_and_asked_again(kind: str, sta
         found = look_at_jobs(asked, found.names, bench.answers, bench.options())
     server.answer = answer
     assert (found.open, found.expired) == (0, 5)
-    assert "is not known any more" in str(found.said)
+    assert "no longer knows the batch" in str(found.said)
     assert "no such batch" in str(found.said)
 
 

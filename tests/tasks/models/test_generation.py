@@ -128,7 +128,7 @@ def test_an_endpoint_that_gives_one_answer_whatever_n_says_is_asked_once_and_the
     outcome = bench.ask(model, problems(2), sampling={"n": 4, "num_samples": 4, "temperature": 1})
     assert seen == [4, 4]
     assert set(outcome.column("error")) == {
-        "the endpoint gives one answer where 4 were asked for in a request; leave sample_params.n out"
+        "the endpoint gives one answer to a request for 4; leave sample_params.n out"
     }
 
 

@@ -68,5 +68,5 @@ def test_a_tokenizer_that_was_loaded_stays_when_its_folder_is_removed(tmp_path):
 
 def test_a_tokenizer_that_is_not_there_is_refused_before_anything_is_asked(tmp_path):
     model = ModelConfig.model_validate({"name": "m", "tokenizer": "tok", "config": {"api": "completions"}})
-    with pytest.raises(ConfigError, match=f"no folder with a tokenizer.json at {tmp_path}/tok"):
+    with pytest.raises(ConfigError, match=f"no tokenizer.json at {tmp_path}/tok"):
         probe(model, "generate", base_dir=tmp_path)

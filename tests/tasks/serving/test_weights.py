@@ -444,7 +444,7 @@ def test_keys_of_a_run_hold_the_servers_files_of_its_beginning_and_no_answer_of_
     model.check_weights()
     script.write_text("others")
     assert model_identity(model, tmp_path) == before
-    with pytest.raises(ModelError, match="files or variables of its server are others"):
+    with pytest.raises(ModelError, match="files or variables of its server differ"):
         model.check_weights()
 
 

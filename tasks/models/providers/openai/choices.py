@@ -18,10 +18,7 @@ def ordered_choices(body: Mapping[str, Any], asked: int, alike: bool = False) ->
     if fault := bare_error(body):
         raise fault
     if alike and isinstance(choices, list) and len(choices) == 1 < asked:
-        raise BadRequest(
-            f"the endpoint gives one answer where {asked} were asked for in a request; leave sample_params.n "
-            "out"
-        )
+        raise BadRequest(f"the endpoint gives one answer to a request for {asked}; leave sample_params.n out")
     if not isinstance(choices, list) or len(choices) != asked:
         got = len(choices) if isinstance(choices, list) else "no list of"
         raise MalformedBody(f"the answer has {got} choices where {asked} were asked for")
