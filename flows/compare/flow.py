@@ -7,7 +7,7 @@ from prefect.client.schemas.objects import State
 from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
 
-from flows.compare.runs import STATE_NAMES, change_line, compare_opened, group_of, told_pairs
+from flows.compare.runs import STATE_NAMES, change_line, compare_opened, fails, group_of, told_pairs
 from flows.server import own_flow
 from metrics.errors import printable, printable_values
 from tasks.comparison.compare import ComparedPair, Gate
@@ -41,7 +41,7 @@ def compare(base: str, candidate: str, gate: Gate | None = None, store: str | No
     create_table_artifact(table=as_cells(printable_values(table)), key=key, description=as_text(message))
     verdict = compared.verdict
     label_verdict(str(flow_run.id), verdict, told_pairs([(compared.base, pair) for pair in compared.pairs]))
-    if verdict == "regression" or (verdict == "worse" and gate is not None and gate.fail_on == "worse"):
+    if fails(verdict, gate):
         return Failed(message=message)
     return Completed(message=message, name=STATE_NAMES.get(verdict, "Completed"))
 

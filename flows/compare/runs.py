@@ -146,16 +146,14 @@ def check_baseline(base: ComparedRun) -> None:
         raise ConfigError(f"baseline '{base.name}': {base.stopped.sentence}; name a run that asked all items")
 
 
-EXIT_CODES: Mapping[Verdict | None, int] = {
-    None: 0, "pass": 0, "regression": FAILED, "inconclusive": UNDECIDED, "worse": 0,
-}  # fmt: skip
+def fails(verdict: str | None, gate: Gate | None) -> bool:
+    """Whether a gate fails what it judged so."""
+    return verdict == "regression" or (verdict == "worse" and gate is not None and gate.fail_on == "worse")
 
 
 def exit_code(verdict: Verdict | None, gate: Gate | None) -> int:
     """The exit code of a command that a gate judged."""
-    if verdict == "worse" and gate is not None and gate.fail_on == "worse":
-        return FAILED
-    return EXIT_CODES[verdict]
+    return FAILED if fails(verdict, gate) else UNDECIDED if verdict == "inconclusive" else 0
 
 
 def configured_aggregations(manifest: Mapping[str, Any]) -> dict[PairName, Aggregation]:

@@ -6,7 +6,7 @@ from itertools import takewhile
 from typing import Literal, cast
 
 from flows.compare.flips import with_flapping_names
-from flows.compare.runs import check_pairs, compare_night
+from flows.compare.runs import check_pairs, compare_night, fails
 from flows.suite.names import items_sentence, pair_names
 from flows.suite.plan import PlannedNight
 from flows.suite.rescoring import Rescoring, fixed_nights, split_by_code, with_tonights_code
@@ -71,12 +71,7 @@ class JudgedNight:
     @property
     def ok(self) -> bool:
         """Everything was evaluated, and the gate does not fail the night."""
-        fails = {
-            "regression",
-            "undecided",
-            *({"worse"} if self.gate and self.gate.fail_on == "worse" else ()),
-        }
-        return self.complete and self.outcome not in fails
+        return self.complete and self.outcome != "undecided" and not fails(self.outcome, self.gate)
 
     @property
     def anchored_to(self) -> str | None:
