@@ -187,7 +187,7 @@ class Watch:
                         continue
             elif run["state_type"] != "CANCELLED" and not self._told(finding):
                 continue
-            self.memory.told[finding.key] = self.memory_now()
+            self.memory.told[finding.key] = this_moment()
 
     def _receipts(self, view: View) -> None:
         post = self._post
@@ -196,7 +196,7 @@ class Watch:
 
         def send(watched: WatchedSuite) -> int:
             if sent := self.receipts.deliver(watched, post):
-                self.memory.delivered = self.memory_now()
+                self.memory.delivered = this_moment()
             return sent
 
         suites = {(suite.store, suite.folder): suite for suite in suites_of(view)}
@@ -221,7 +221,7 @@ class Watch:
             del self.memory.lasting[key]
         for key, finding in found.items():
             if key not in self.memory.lasting and self._told(finding):
-                self.memory.lasting[key] = self.memory_now()
+                self.memory.lasting[key] = this_moment()
 
     def _told(self, finding: Finding) -> bool:
         """Tells a finding; whether nobody needs to try again."""
@@ -240,13 +240,9 @@ class Watch:
         except NotDelivered as error:
             say(str(error))
             return False
-        self.memory.delivered = self.memory_now()
+        self.unanswered.pop(finding.key, None)
+        self.memory.delivered = this_moment()
         return True
-
-    @staticmethod
-    def memory_now() -> str:
-        """This moment, as the memory has it."""
-        return this_moment()
 
 
 def _ping(view: View) -> None:

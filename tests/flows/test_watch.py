@@ -571,6 +571,34 @@ def test_a_finding_that_was_sent_and_not_answered_is_not_sent_again_at_each_look
     assert len(asked) == 4
 
 
+def test_a_finding_that_comes_again_after_it_was_told_waits_as_a_new_one_does(
+    watch: Looking, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    takes, paused = threading.Event(), list[int]()
+
+    def post(message: Any) -> None:
+        if not takes.is_set():
+            raise Unanswered("no answer in time")
+
+    def pause_after(tries: int) -> timedelta:
+        paused.append(tries)
+        return timedelta(0)
+
+    monkeypatch.setattr("flows.watch.watch.post_to", lambda address: post)
+    monkeypatch.setattr("flows.watch.watch.pause_after", pause_after)
+    run = server.add("SCHEDULED", 30, "Late")
+    watch.look()
+    takes.set()
+    watch.look()
+    del server.runs[run["id"]]
+    watch.look()
+    takes.clear()
+    server.runs[run["id"]] = run
+    watch.look()
+    watch.look()
+    assert paused == [1, 1]
+
+
 @pytest.mark.parametrize(("kind", "name"), [("FAILED", None), ("COMPLETED", "Worse")])
 def test_runs_that_need_somebody_are_told_however_many_they_are(
     watch: Looking, server: Server, monkeypatch: pytest.MonkeyPatch, kind: str, name: str | None
@@ -615,7 +643,7 @@ def test_what_an_elder_watch_did_not_live_to_tell_is_told_by_the_next_and_nothin
     watch: Looking, server: Server, told: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def noted_at(minutes_ago: float) -> None:
-        monkeypatch.setattr(Watch, "memory_now", staticmethod(lambda: at(minutes_ago)))
+        monkeypatch.setattr("flows.watch.watch.this_moment", lambda: at(minutes_ago))
 
     beat(server, 0)
     server.add("SCHEDULED", 30, "Late")  # the elder one told it before it looked the last time
