@@ -115,12 +115,10 @@ def settle_night(run: Mapping[str, Any], post: Post | None) -> None:
     if post is not None and known is not None:
         deliver(store, known.suite, known.run_id, post)
         known = find_night(store, known.suite, known.run_id)
-        if known is not None and outstanding(
-            known
-        ):  # perhaps no deployment names its suite: nobody else would
-            raise NotDelivered(
-                "the webhook has not answered the message that it was sent; the message is sent again later"
-            )
+        if known is not None and outstanding(known):
+            # Perhaps no deployment names its suite: nobody else would send it.
+            said = "the webhook has not answered the message that it was sent; the message is sent again later"
+            raise NotDelivered(said)
 
 
 def _record_of(store: Store, run: "FlowRun") -> Night | None:
