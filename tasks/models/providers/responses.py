@@ -71,7 +71,7 @@ class OpenAIResponses(NativeProvider[ResponsesConfig]):
     @classmethod
     def check(cls, model: ModelConfig) -> None:
         """Refuses a budget, too, which the API has no field for."""
-        if model.reasoning.budget_tokens:
+        if model.reasoning.budget_tokens is not None:
             raise ValueError("reasoning.budget_tokens: type openai_responses takes reasoning.effort alone")
         super().check(model)
 

@@ -194,6 +194,12 @@ def test_what_an_api_has_no_field_for_is_refused(kind: str, params: dict[str, An
     assert f"type {kind}" in str(refused.value)
 
 
+@pytest.mark.parametrize("tokens", [0, 64])
+def test_a_budget_of_thoughts_is_refused_where_an_api_has_effort_alone(tokens: int):
+    with pytest.raises(ValueError, match=r"takes reasoning\.effort alone"):
+        model("openai_responses", reasoning={"budget_tokens": tokens})
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_log_likelihoods_are_refused_naming_what_can(kind: str):
     with pytest.raises(ModelError, match=r"no log-likelihoods of a text; ask one of type .*openai"):
