@@ -209,7 +209,7 @@ class Contents(NativeCodec):
             if is_at_limit(finish):
                 limit = "the tokens were used up before the answer began (finish reason MAX_TOKENS)"
                 return Answer("cut_off", error=limit, **facts)
-            if ending(finish) not in ("whole", "limit") or (finish == "STOP" and not parts):
+            if ending(finish) != "whole" or (finish == "STOP" and not parts):
                 raise EmptyAnswer(f"the answer has no content (finish reason {finish!r})")
         return Answer("ok", text, **facts)
 
