@@ -30,6 +30,7 @@ from tasks.models.providers.openai.config import EndpointConfig
 from tasks.models.providers.provider import AddressedConfig
 from tasks.serving.config import DEFAULT_PRESET
 from tasks.serving.weights import lacking
+from tasks.store.home import named_path
 
 logger = logging.getLogger(__name__)
 SERVED: Final = {"max_concurrency": 256}
@@ -88,7 +89,7 @@ class ModelFlags:
             )
         entries: list[dict[str, Any]] = []
         for path in self.paths:
-            place = Path(path).expanduser()
+            place = named_path(Path(), path)
             entry: dict[str, Any] = {"config": _checked({"api": self.api or "completions", **SERVED})}
             entry["serve"] = {"preset": self.serve or DEFAULT_PRESET}
             if any(sign in path for sign in "*?["):
@@ -240,7 +241,7 @@ def _tell_left_out(model: str, reason: str) -> None:
 
 def _matches(pattern: str, base_dir: Path) -> Iterator[tuple[Path, str]]:
     """The folders and files that match, and of each the part of its path that the pattern left open."""
-    parts = Path(pattern).expanduser().parts
+    parts = named_path(Path(), pattern).parts
     fixed = next((n for n, part in enumerate(parts) if _WILD.search(part)), len(parts) - 1)
     root = base_dir.joinpath(*parts[:fixed]).absolute()
     if not root.is_dir():

@@ -18,6 +18,7 @@ from typing import Any, Final
 from metrics.errors import ConfigError
 from tasks.messages.chat import Message
 from tasks.store.errors import FileMissing, StoreError
+from tasks.store.home import named_path
 from tasks.store.storage import MEDIA, Store
 from tasks.usercode.load import check_named, is_below
 
@@ -121,11 +122,11 @@ class MediaReader:
         return self._file(value, kind)
 
     def _file(self, name: str, kind: str) -> Path:
-        path = Path(name).expanduser()
         for folder in self._folders or (Path(),):
-            if (folder / path).is_file():
-                self._check(folder / path, name)
-                return folder / path
+            path = named_path(folder, name)
+            if path.is_file():
+                self._check(path, name)
+                return path
         places = " nor in ".join(dict.fromkeys(map(str, self._folders))) or "."
         raise MediaError(f"{kind} '{name}' is not there: looked for it in {places}")
 

@@ -15,6 +15,7 @@ import orjson
 
 from metrics.errors import ConfigError
 from tasks.serving.weights import WEIGHTS, deciding_files, hub_revision, kept_digest
+from tasks.store.home import named_path
 from tasks.store.keys import digest
 
 NAMING: Final = ("tokenizer_config.json", "special_tokens_map.json")
@@ -190,7 +191,7 @@ def load_tokenizer(name: str, base_dir: Path = Path()) -> Tokenizer:
 
 def _place(name: str, base_dir: Path) -> Path:
     """Where the tokenizer is, unless it is a hub's."""
-    return (base_dir / Path(name).expanduser()).absolute()
+    return named_path(base_dir, name).absolute()
 
 
 def _files(place: Path) -> list[Path]:

@@ -19,7 +19,7 @@ from typing import Any, Final
 import orjson
 
 from metrics.errors import ConfigError
-from tasks.store.home import home, private_folder
+from tasks.store.home import home, named_path, private_folder
 from tasks.store.keys import digest, file_digest
 
 WEIGHTS: Final = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".ggml", ".npz", ".msgpack", ".h5")
@@ -70,7 +70,7 @@ def weights_of(path: str, peft: str | None, base_dir: Path) -> Weights:
     place = local_path(path, base_dir)
     if peft is None:
         return Weights(path) if place is None or not _is_adapter(place) else _named_by(place, base_dir)
-    folder = (base_dir / Path(peft).expanduser()).absolute()
+    folder = named_path(base_dir, peft).absolute()
     if not _is_adapter(folder):
         raise ConfigError(f"peft: {folder} is no adapter: expected a folder with {_ADAPTER}")
     if place is not None and _is_adapter(place):
@@ -196,7 +196,7 @@ def hub_revision(path: str) -> tuple[str, str]:
 
 def local_path(path: str, base_dir: Path) -> Path | None:
     """The folder or file on this machine; None for a name of a hub. Raises ConfigError for neither."""
-    place = (base_dir / Path(path).expanduser()).absolute()
+    place = named_path(base_dir, path).absolute()
     if place.exists():
         return place
     if _HUB.fullmatch(path):

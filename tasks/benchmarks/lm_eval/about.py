@@ -10,6 +10,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
 
+from tasks.store.home import named_path
+
 Section = dict[str, Any]
 FORM: Final = "0.4.13"
 """The version of the harness whose form the files have."""
@@ -75,7 +77,7 @@ def _about_tokenizer(entry: Mapping[str, Any], base_dir: Path) -> Section:
     """Its special tokens, each with its number, and what the model takes in; nothing where none is known."""
     if entry.get("tokenizer") is None:
         return {}
-    folder = base_dir / Path(str(entry["tokenizer"])).expanduser()
+    folder = named_path(base_dir, str(entry["tokenizer"]))
     settings, numbers = _read(folder / "tokenizer_config.json"), _numbers(folder / "tokenizer.json")
 
     def token(kind: str) -> list[Any]:

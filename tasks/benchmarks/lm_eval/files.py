@@ -25,6 +25,7 @@ import pyarrow.json as paj
 from metrics.errors import ConfigError
 from tasks.datasets.config import DatasetError
 from tasks.datasets.items import python_rows, refuse_twins
+from tasks.store.home import named_path
 from tasks.usercode.surroundings import Documents
 
 BOM = b"\xef\xbb\xbf"
@@ -337,12 +338,10 @@ def paths_of(files: Sequence[str], base_dir: Path, options: Mapping[str, Any]) -
     working folder."""
     folders = [base_dir, Path.cwd()]
     if options.get("data_dir"):
-        folders = [folder / Path(str(options["data_dir"])).expanduser() for folder in folders]
+        folders = [named_path(folder, str(options["data_dir"])) for folder in folders]
     found: list[Path] = []
     for name in files:
-        candidates = (
-            sorted(glob.glob(str(folder / Path(name).expanduser()), recursive=True)) for folder in folders
-        )
+        candidates = (sorted(glob.glob(str(named_path(folder, name)), recursive=True)) for folder in folders)
         matches = next((paths for paths in candidates if paths), [])
         if not matches:
             places = " nor in ".join(dict.fromkeys(str(folder) for folder in folders))
@@ -489,7 +488,7 @@ def folder_at(path: str | None, base_dir: Path) -> Path | None:
     """
     if path is None:
         return None
-    places = (base_dir / Path(path).expanduser(), Path.cwd() / Path(path).expanduser())
+    places = (named_path(base_dir, path), named_path(Path.cwd(), path))
     return next((place for place in places if os.path.isdir(place)), None)  # whatever text it is
 
 

@@ -19,6 +19,7 @@ from typing import Any, Literal
 from metrics.aliases import nearest
 from metrics.errors import ConfigError, NightjarError
 from tasks.benchmarks.lm_eval.yaml import AGGREGATE_KEYS, GROUP_KEYS, Reader
+from tasks.store.home import named_path
 
 TREE = "tasks"  # the folder that a checkout keeps all definitions under
 IGNORED_FOLDERS = frozenset({"__pycache__", ".ipynb_checkpoints"})
@@ -123,7 +124,7 @@ class DefinitionIndex:
 
     def _of_files(self, pattern: str) -> dict[str, IndexEntry]:
         """What the YAML files of that name or pattern define; raises ConfigError where there are none."""
-        place = Path(pattern).expanduser().absolute()
+        place = named_path(Path(), pattern).absolute()
         files = [Path(path) for path in sorted(glob.glob(str(place)))]
         if not files:
             raise ConfigError(f"--tasks {pattern}: there is no such file")

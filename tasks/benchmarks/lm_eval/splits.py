@@ -24,6 +24,7 @@ from tasks.benchmarks.lm_eval.files import (
 from tasks.benchmarks.lm_eval.yaml import FunctionName, decoded
 from tasks.datasets.config import DatasetError
 from tasks.datasets.items import data_digest
+from tasks.store.home import named_path
 from tasks.store.keys import digest
 from tasks.usercode.load import UserModules
 from tasks.usercode.surroundings import Documents, Generators, library_installed, regular_rows, stand_ins
@@ -271,7 +272,7 @@ class DefinitionDataset:
     def _from_function(self, name: FunctionName) -> Mapping[str, Any]:
         own = {**(self._config.get("metadata") or {}), **self.options}
         tokenizer = self._tokenizer
-        if tokenizer is not None and (place := self._base_dir / Path(tokenizer).expanduser()).exists():
+        if tokenizer is not None and (place := named_path(self._base_dir, tokenizer)).exists():
             tokenizer = str(place)
         arguments = {**({} if tokenizer is None else {"tokenizer": tokenizer}), **own}
         try:

@@ -23,6 +23,7 @@ from metrics.aliases import nearest
 from metrics.errors import ConfigError
 from metrics.types import OUTPUT_TYPES
 from tasks.store.anchors import MOST_REPEATED, REPEATED_TOO_OFTEN
+from tasks.store.home import named_path
 from tasks.store.imports import syntax_tree
 from tasks.usercode.evaluate import loads_code_eval
 from tasks.usercode.load import check_named
@@ -96,7 +97,7 @@ class Reader:
     ) -> Mapping[str, Any]:
         merged: dict[str, Any] = {}
         for name in _include_names(own.pop(INCLUDE, None), path):
-            file = (path.parent / Path(name).expanduser()).resolve()
+            file = named_path(path.parent, name).resolve()
             check_named(file, path.parent, name)
             included = self._merged(file, including)
             merged.update((key, value) for key, value in included.items() if key not in NOT_INHERITED)
@@ -400,9 +401,7 @@ def line_of(key: str, where: str) -> str:
             if re.match(rf"""[\s-]*["']?{re.escape(key)}["']?\s*:""", line):
                 return f"{path}:{number}"
         included = _parsed(path, path.stat().st_mtime_ns, path.stat().st_size).get(INCLUDE)
-        waiting += [
-            (path.parent / Path(name).expanduser()).resolve() for name in _include_names(included, path)
-        ]
+        waiting += [named_path(path.parent, name).resolve() for name in _include_names(included, path)]
     return where
 
 

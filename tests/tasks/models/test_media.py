@@ -45,7 +45,9 @@ def test_equal_bytes_have_one_name_however_they_are_given(tmp_path: Path) -> Non
     assert media.read() == png()
 
 
-@pytest.mark.parametrize("value", ["", None, 5, "data:image/png;base64,%%%", {"bytes": "§"}, ["a.png"]])
+@pytest.mark.parametrize(
+    "value", ["", None, 5, "data:image/png;base64,%%%", "~nobody_here/a.png", {"bytes": "§"}, ["a.png"]]
+)
 def test_what_is_no_image_is_refused(value: Any) -> None:
     with pytest.raises(MediaError):
         MediaReader().part("image", value)

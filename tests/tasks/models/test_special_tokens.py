@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 
 import pytest
 
@@ -64,6 +65,12 @@ def test_a_tokenizer_that_was_loaded_stays_when_its_folder_is_removed(tmp_path):
     loaded = load_tokenizer(str(tmp_path / "tok"))
     shutil.rmtree(tmp_path / "tok")
     assert load_tokenizer(str(tmp_path / "tok")) is loaded
+
+
+def test_a_tokenizer_in_a_home_of_nobody_is_refused_as_one_that_is_not_there(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(ConfigError, match=rf"tokenizer\.json at {tmp_path}/~nobody_here/tok"):
+        load_tokenizer("~nobody_here/tok", tmp_path)
 
 
 def test_a_tokenizer_that_is_not_there_is_refused_before_anything_is_asked(tmp_path):

@@ -240,6 +240,11 @@ def test_a_hub_name_counts_by_its_commit(tmp_path: Path, hub: Path) -> None:
         weights_identity("./not/there", tmp_path)
 
 
+def test_weights_in_a_home_of_nobody_are_refused_as_those_that_are_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=f"no weights at {tmp_path}/~nobody_of_this_name/w"):
+        weights_identity("~nobody_of_this_name/w", tmp_path)
+
+
 @pytest.mark.parametrize("name", ["main", "v1.0", "refs/pr/1"])
 def test_a_branch_that_moves_is_another_model(tmp_path: Path, hub: Path, name: str) -> None:
     found = []

@@ -32,7 +32,7 @@ from tasks.models.providers.provider import AskedProvider, Secret, ServedModel
 from tasks.models.records import Call, Request, Transport
 from tasks.models.usage import text_or_none
 from tasks.serving.weights import weights_of
-from tasks.store.home import home, write_json
+from tasks.store.home import home, named_path, write_json
 from tasks.store.keys import digest
 
 logger = logging.getLogger(__name__)
@@ -124,11 +124,10 @@ def _of_tokenizer(model: ModelConfig, base_dir: Path) -> Found | None:
 def _tokenizer_folder(model: ModelConfig, base_dir: Path) -> Path | None:
     """The tokenizer that is named, else that of the weights that are served, or of the adapter over them."""
     if model.tokenizer is not None or model.path is None:
-        named = model.tokenizer
-        return None if named is None else base_dir / Path(named).expanduser()
+        return None if model.tokenizer is None else named_path(base_dir, model.tokenizer)
     with suppress(ConfigError):  # a step that needs the weights says what is wrong with them
         weights = weights_of(model.path, model.peft, base_dir)
-        return weights.tokenizer or base_dir / Path(weights.path).expanduser()
+        return weights.tokenizer or named_path(base_dir, weights.path)
     return None
 
 
