@@ -26,15 +26,14 @@ Values = Sequence[Any] | Floats
 Resolve = Callable[[str], Callable[..., Any]]
 """Turns ``"file.py:fn"`` of a config into the user's function; raises ConfigError where there is none."""
 
-NUMBER_TYPES = (int, float, np.number, np.bool_)
-"""What counts as one number where a user's code returns something."""
+_NUMBERS = (int, float, np.number, np.bool_)
 _NOT_REAL = (np.complexfloating, np.timedelta64)
 
 
 def number_of(value: Any) -> float | None:
     """What a user's code returned as one number; None for what is none: a complex number, a span of time, an
     integer that no float holds."""
-    if not isinstance(value, NUMBER_TYPES) or isinstance(value, _NOT_REAL):
+    if not isinstance(value, _NUMBERS) or isinstance(value, _NOT_REAL):
         return None
     try:
         return float(value)

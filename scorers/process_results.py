@@ -10,7 +10,7 @@ import numpy as np
 from metrics.aliases import nearest
 from metrics.errors import MetricError, described, users_code
 from metrics.metric import Metric
-from metrics.types import NO_PREDICTION, NUMBER_TYPES, Scores
+from metrics.types import NO_PREDICTION, Scores, number_of
 from scorers.base import (
     BaseScorer,
     Batch,
@@ -26,7 +26,7 @@ from scorers.user_functions import as_json
 
 def _cure(metric: Metric, value: Any) -> str:
     """What to write where the function computed the number that the metric's aggregation would."""
-    if not isinstance(value, NUMBER_TYPES):
+    if number_of(value) is None:
         return ""
     return f". A number for each sample is averaged: write {{metric: {metric.name}, aggregation: mean}}"
 
@@ -105,7 +105,7 @@ class ProcessResultsScorer(BaseScorer):
             raise ScorerError(f"{where}metric {metric.name!r}: {error}{cure}") from error
         any_details = details if any(details) else None
         kept = scores.values
-        if kept is None and any(not isinstance(value, NUMBER_TYPES) for value in values):
+        if kept is None and any(number_of(value) is None for value in values):
             kept = values  # statistics are made of them; sample logs show what the function gave
         scores = scatter(Scores(scores.statistics, kept, scores.score, any_details), rows, len(processed))
         return SampleScores(scores, scored, self._codes(batch, scored), errors)

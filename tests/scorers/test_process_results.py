@@ -222,3 +222,11 @@ def test_function_that_raises_is_named_with_its_line(make_batch):
     said = r"item 'item-0' \(sample 0\): .*ValueError: not this one \(test_process_results\.py:\d+\)"
     with pytest.raises(ScorerError, match=said):
         scorer_of(fn, ["a"]).process(make_batch(["x"]))
+
+
+def test_only_what_is_one_number_is_said_to_be_averaged(make_batch):
+    scorer = scorer_of(lambda doc, results: {"mcc": doc["gives"]}, ["mcc"])
+    for gives, told in ((0.5, True), (np.complex128(1), False), (10**400, False)):
+        with pytest.raises(ScorerError) as refused:
+            column_of(scorer, make_batch(["x"], docs=[{"gives": gives}]), "mcc")
+        assert ("A number for each sample is averaged" in str(refused.value)) is told
