@@ -594,5 +594,8 @@ def _value(values: Mapping[str, Any], name: str) -> float | None:
 
 def _number(value: Any, truth: bool = False) -> float | None:
     """A number, or with ``truth`` also a truth value as 0 or 1; None for anything else."""
-    plain = value.item() if hasattr(value, "item") else value
+    try:
+        plain = value.item() if hasattr(value, "item") else value
+    except (ValueError, RuntimeError):  # numpy's and torch's words for several numbers
+        return None
     return number_of(plain) if truth or not isinstance(plain, bool) else None

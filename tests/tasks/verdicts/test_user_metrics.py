@@ -4,6 +4,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
+import numpy as np
 import orjson
 import pytest
 
@@ -113,6 +114,15 @@ def test_a_group_of_which_no_number_is_returned_has_failed_and_says_what_came(
     [row, _] = called(lambda evaluation_results: returned, parts)
     assert (row["status"], row["value"], row["own"]) == ("failed", None, returned)
     assert row["error"] == f"metric 'spread' (metrics.py:spread) returned no number: {returned}"
+
+
+def test_an_array_of_several_numbers_is_none_and_stays_among_what_was_returned(parts: list[Part]) -> None:
+    [row, _] = called(lambda evaluation_results: {"counts": np.array([3, 1]), "x": 0.5}, parts)
+    assert (row["value"], row["own"]) == (0.5, {"counts": [3, 1], "x": 0.5})
+    [row, _] = called(lambda evaluation_results: np.array([0.5]), parts)
+    assert row["value"] == 0.5
+    with pytest.raises(MetricError, match="must return a dictionary, or a list of one, not ndarray"):
+        called(lambda evaluation_results: np.array([3, 1]), parts)
 
 
 def test_a_list_of_one_dictionary_is_that_dictionary(parts: list[Part]) -> None:
