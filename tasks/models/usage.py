@@ -1,4 +1,5 @@
-"""The token counts in a reply's body, in whichever fields servers say them."""
+"""What is believed of the fields of a reply's body: token counts, by whichever names servers say them, and
+text."""
 
 from collections.abc import Mapping
 from typing import Any, Final
