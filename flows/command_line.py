@@ -126,6 +126,8 @@ def command_line(app: typer.Typer, arguments: Sequence[str] | None = None) -> No
 
 _COMMANDS: Final = frozenset({"typer", "click"})
 """Packages that call a command, and end it when it is done."""
+_OWN: Final = frozenset({"flows", "__main__"})
+"""Where commands are: ``python -m`` gives a module of ``flows`` the other name."""
 
 
 def _foreign_place(ended: SystemExit) -> str | None:
@@ -136,7 +138,7 @@ def _foreign_place(ended: SystemExit) -> str | None:
     """
     frames = list(walk_tb(ended.__traceback__))
     packages = [frame.f_globals.get("__name__", "").partition(".")[0] for frame, _ in frames]
-    last = max(place for place, name in enumerate(packages) if name in _COMMANDS | {"flows"})
+    last = max(place for place, name in enumerate(packages) if name in _COMMANDS | _OWN)
     if packages[last] in _COMMANDS or last == len(frames) - 1:
         return None
     frame, line = frames[-1]

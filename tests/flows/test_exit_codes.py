@@ -151,9 +151,11 @@ def test_a_metric_that_takes_the_streams_away_does_not_take_the_report(
     assert sys.stdout is before
 
 
-def test_an_exit_of_a_library_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("name", ["flows.theirs", "__main__"])
+def test_an_exit_of_a_library_is_a_failure(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """``python -m`` calls a command's own module by the other name."""
     app = new_app()
-    module: dict[str, Any] = {"__name__": "flows.theirs", "argparse": argparse}
+    module: dict[str, Any] = {"__name__": name, "argparse": argparse}
     exec("def command(): argparse.ArgumentParser().parse_args(['--help'])", module)
     app.command()(module["command"])
     with pytest.raises(SystemExit) as ended:
