@@ -117,7 +117,9 @@ def settle_night(run: Mapping[str, Any], post: Post | None) -> None:
         known = find_night(store, known.suite, known.run_id)
         if known is not None and outstanding(known):
             # Perhaps no deployment names its suite: nobody else would send it.
-            said = "the webhook has not answered the message that it was sent; the message is sent again later"
+            said = (
+                "the webhook has not answered the message that it was sent; the message is sent again later"
+            )
             raise NotDelivered(said)
 
 
