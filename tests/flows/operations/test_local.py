@@ -113,7 +113,7 @@ def test_a_worker_that_runs_is_replaced_where_its_settings_are_others_and_no_val
         assert "settings differ (NIGHTJAR_STORE NIGHTJAR_WEBHOOK)" in said
         assert "secret" not in said
         assert "is running" not in said
-        assert "other settings (NIGHTJAR_TRUST NIGHTJAR_WEBHOOK)" in local("worker", **store)
+        assert "whose settings differ (NIGHTJAR_TRUST NIGHTJAR_WEBHOOK)" in local("worker", **store)
         assert "is running" in local("worker", **store)
     finally:
         local("stop")

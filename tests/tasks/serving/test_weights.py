@@ -459,5 +459,5 @@ def test_a_worker_with_other_variables_than_those_a_run_began_with_is_named_as_a
     entry = {"name": "m", "path": str(folder), "serve": {"preset": "vllm", "version": "1"}}
     sent = pickle.dumps(settled_weights(ModelConfig.model_validate(entry), tmp_path))
     monkeypatch.setenv("VLLM_USE_V1", "0")
-    with pytest.raises(ModelError, match="or this worker has others"):
+    with pytest.raises(ModelError, match="or give this worker the same ones"):
         pickle.loads(sent).check_weights()
