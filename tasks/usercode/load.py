@@ -34,7 +34,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from metrics.errors import ConfigError, interrupts, named, users_code
-from tasks.store.home import PROJECT, private_folder
+from tasks.store.home import PROJECT, named_path, private_folder
 from tasks.store.imports import file_text_digest
 from tasks.usercode import observed
 from tasks.usercode.evaluate import importing
@@ -377,7 +377,7 @@ def resolver(base_dir: str | Path, own: bool = False) -> Resolver:
 
 
 def _file_at(source: str, base_dir: Path) -> Path:
-    return (base_dir / source).expanduser().resolve()
+    return named_path(base_dir, source).resolve()
 
 
 def _version(files: Iterable[Path]) -> str:

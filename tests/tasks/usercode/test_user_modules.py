@@ -32,6 +32,13 @@ def test_state_at_the_modules_level_is_the_owners(tmp_path: Path) -> None:
     assert resolver(tmp_path)("utils.py:draw") is shared
 
 
+def test_a_file_is_found_in_ones_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, mine="def fn(): return 7\n")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("NIGHTJAR_TRUST", str(tmp_path))
+    assert load_function("~/mine.py:fn", tmp_path / "elsewhere")() == 7
+
+
 @pytest.mark.parametrize("own", [False, True])
 @pytest.mark.parametrize(
     "importing",
