@@ -4,7 +4,6 @@
 config of every model that lives there; of servers that runs start, ``concurrency_limit`` under ``serve``.
 """
 
-import contextvars
 import json
 import logging
 import math
@@ -36,6 +35,7 @@ from tasks.reporting.progress import (
     progress_markdown,
     reporter,
 )
+from tasks.store.beside import beating, beside
 
 _log = logging.getLogger(__name__)
 PATIENCE_SECONDS = 1.0
@@ -99,25 +99,21 @@ def _renewed(client: SyncPrefectClient, lease_id: UUID) -> Iterator[None]:
     has no event loop to give back with, and a client made there asks a server of its own, which knows nothing
     of the lease.
     """
-    left = threading.Event()
 
-    def renew() -> None:
-        while not left.wait(LEASE_SECONDS / 4):
-            try:
-                client.renew_concurrency_lease(lease_id, LEASE_SECONDS)
-            except httpx.HTTPError as error:
-                if _status(error) in LOST:
-                    _log.warning("places of a concurrency limit were lost; others may take them (%s)", error)
-                    return
-                _log.warning(AWAY, _fault(error))
+    def renew() -> bool:
+        try:
+            client.renew_concurrency_lease(lease_id, LEASE_SECONDS)
+        except httpx.HTTPError as error:
+            if _status(error) in LOST:
+                _log.warning("places of a concurrency limit were lost; others may take them (%s)", error)
+                return True
+            _log.warning(AWAY, _fault(error))
+        return False
 
-    renewal = threading.Thread(target=renew, name=f"lease {lease_id}", daemon=True)
-    renewal.start()
     try:
-        yield
+        with beating(renew, LEASE_SECONDS / 4, f"lease {lease_id}"):
+            yield
     finally:
-        left.set()
-        renewal.join()
         try:
             client.release_concurrency_slots_with_lease(lease_id)
         except httpx.HTTPError as error:
@@ -338,10 +334,9 @@ def _artifact(model: str) -> Iterator[Callable[[Progress], None]]:
     An inference that ends before the first update needs none.
     """
     latest: dict[str, Progress] = {}
-    done = threading.Event()
     log = _run_log()
 
-    def publish() -> None:
+    def publish(done: threading.Event) -> None:
         identifier: UUID | None = None
         told, since = "", time.monotonic()
         while not done.wait(SECONDS_BETWEEN_UPDATES):
@@ -359,16 +354,8 @@ def _artifact(model: str) -> Iterator[Callable[[Progress], None]]:
     def report(progress: Progress) -> None:
         latest[model] = progress
 
-    # In the run's context, whose page it is. Daemonic: a server that is away must not keep the task from
-    # ending.
-    run = contextvars.copy_context().run
-    thread = threading.Thread(target=run, args=(publish,), name=f"progress of {model}", daemon=True)
-    thread.start()
-    try:
+    with beside(publish, f"progress of {model}", patience=2 * SECONDS_BETWEEN_UPDATES):
         yield report
-    finally:
-        done.set()
-        thread.join(timeout=2 * SECONDS_BETWEEN_UPDATES)
 
 
 def _run_log() -> "logging.Logger | logging.LoggerAdapter[Any]":

@@ -15,11 +15,9 @@ history: the flow's own where it knows why it ends, else that of ``record_run_st
 calls.
 """
 
-import contextvars
-import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -56,6 +54,7 @@ from tasks.history.prune import active_run
 from tasks.models.control import Interrupted, RunControl, controlled
 from tasks.preflight import preflight
 from tasks.processes.endings import ended_with_process
+from tasks.store.beside import beating
 from tasks.store.durations import duration_text
 from tasks.store.home import default_store
 from tasks.store.storage import Store
@@ -71,40 +70,25 @@ def under_control(run_id: str, flow_run_id: str, timeout: float | None = None) -
 
     Gives its control. A run that is stopped leaves the block early and without an error: its control says so.
     """
-    over = threading.Event()
-    with controlled(run_id) as control:
-        context = contextvars.copy_context()  # Prefect's settings: which server to ask
-        watcher = threading.Thread(
-            target=context.run,
-            args=(_watch, UUID(flow_run_id), control, timeout, over),
-            name=f"watch {flow_run_id}",
-            daemon=True,  # a server that does not answer must not keep the run from ending
-        )
-        watcher.start()
-        try:
-            yield control
-        except Interrupted:
-            if control.stopped is None:
-                raise
-        finally:
-            over.set()
-            watcher.join(POLL_SECONDS)
-
-
-def _watch(flow_run_id: UUID, control: RunControl, timeout: float | None, over: threading.Event) -> None:
     began = time.monotonic()
-    with get_client(sync_client=True) as client:
-        while not over.wait(POLL_SECONDS):
+    with controlled(run_id) as control, get_client(sync_client=True) as client:
+
+        def look() -> None:
             if timeout is not None and time.monotonic() - began - control.waited >= timeout:
                 control.stop("timed out", f"timeout: {duration_text(timedelta(seconds=timeout))} is over")
             if control.stopped is not None:
                 stop_elsewhere()
-            try:
-                state = client.read_flow_run(flow_run_id).state
-            except (httpx.HTTPError, PrefectException):
-                continue  # the server is away: nobody can have told it anything
-            if state is not None and not over.is_set():
-                apply_state(state, control)
+            # A server that is away: nobody can have told it anything.
+            with suppress(httpx.HTTPError, PrefectException):
+                if (state := client.read_flow_run(UUID(flow_run_id)).state) is not None:
+                    apply_state(state, control)
+
+        try:
+            with beating(look, POLL_SECONDS, f"watch {flow_run_id}", patience=POLL_SECONDS):
+                yield control
+        except Interrupted:
+            if control.stopped is None:
+                raise
 
 
 def apply_state(state: State[Any], control: RunControl) -> None:

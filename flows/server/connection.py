@@ -19,7 +19,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 import urllib.error
 import urllib.request
@@ -35,6 +34,7 @@ from urllib.parse import urlencode, urlsplit
 from flows.server.boundary import HOST, authorization, credential, known_credential, proof, server_folder
 from metrics.errors import NightjarError
 from tasks.reporting.progress import in_notebook
+from tasks.store.beside import beating
 from tasks.store.home import PROJECT, home, whole_file
 
 if TYPE_CHECKING:
@@ -436,19 +436,10 @@ def _kept_running() -> Iterator[None]:
     Whatever the block leaves to be sent would be tried for minutes otherwise, and the run's page would never
     say how it ended.
     """
-    over = threading.Event()
-
-    def watch() -> None:
-        while not over.wait(WATCH_SECONDS):
-            _start_again()
-
-    watcher = threading.Thread(target=watch, name="nightjar-server-watch", daemon=True)
-    watcher.start()
     try:
-        yield
+        with beating(_start_again, WATCH_SECONDS, "nightjar-server-watch"):
+            yield
     finally:
-        over.set()
-        watcher.join()
         _start_again()
 
 

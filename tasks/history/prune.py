@@ -26,7 +26,6 @@ failed is simply started again, and then goes on with the night whose answers it
 import json
 import logging
 import shutil
-import threading
 import time
 import uuid
 from collections.abc import Iterator, Mapping
@@ -59,6 +58,7 @@ from tasks.models.answers.segments import AnswerFile, unneeded_answers
 from tasks.models.batches.records import FOLDER as BATCHES
 from tasks.models.batches.records import LONGEST_DAYS, JobRecords
 from tasks.store import claims
+from tasks.store.beside import beating
 from tasks.store.claims import Claim, wait_until_free
 from tasks.store.durations import Duration
 from tasks.store.errors import FileDamaged, FileMissing, StoreError
@@ -88,16 +88,12 @@ def active_run(store: Store, run_id: str) -> Iterator[None]:
     store.mark_format()
     mark = _Mark(store, f"{ACTIVE}/{check_run_id(run_id)}.json", run_id)
     mark.write()
-    done = threading.Event()
-    beating = threading.Thread(target=mark.beat, args=(done,), name=f"mark of {run_id}", daemon=True)
-    beating.start()
     try:
-        if wait_until_free(store, PRUNING):
-            _log.warning("the store %s was being pruned: run %s has waited for that", store.uri, run_id)
-        yield
+        with beating(mark.renew, BEAT_SECONDS, f"mark of {run_id}", patience=BEAT_SECONDS):
+            if wait_until_free(store, PRUNING):
+                _log.warning("the store %s was being pruned: run %s has waited for that", store.uri, run_id)
+            yield
     finally:
-        done.set()
-        beating.join(BEAT_SECONDS)
         mark.remove()
 
 
@@ -168,10 +164,9 @@ class _Mark:
         }
         self._store.put_document(self._name, json.dumps(mark).encode())
 
-    def beat(self, done: threading.Event) -> None:
-        while not done.wait(BEAT_SECONDS):
-            with suppress(StoreError):  # a store that is away for a while: the mark lasts longer
-                self.write()
+    def renew(self) -> None:
+        with suppress(StoreError):  # a store that is away for a while: the mark lasts longer
+            self.write()
 
     def remove(self) -> None:
         # A mark left behind only delays pruning: it must not turn a finished run into a failed one.

@@ -20,6 +20,7 @@ from tasks.rows.limited import LimitedScorer
 from tasks.rows.parts import PairSetup
 from tasks.rows.predictions import FilterSetup, LimitedPipeline, prediction_batches
 from tasks.rows.scoring import joined_rows
+from tasks.store.beside import beside
 from tasks.store.keys import Unkeyed
 
 SECONDS = 2.0
@@ -45,9 +46,8 @@ class RunningScore(Unkeyed):
         What goes wrong here costs the figure and nothing else.
         """
         watch = _Watch(self)
-        over = threading.Event()
 
-        def look() -> None:
+        def look(over: threading.Event) -> None:
             try:
                 with (
                     LimitedPipeline(
@@ -64,13 +64,8 @@ class RunningScore(Unkeyed):
             watch.latest = progress
             report(replace(progress, running=watch.figure, first=None))
 
-        thread = threading.Thread(target=look, name="running score", daemon=True)
-        thread.start()
-        try:
+        with beside(look, "running score"):
             yield told
-        finally:
-            over.set()
-            thread.join()
 
 
 class _Watch:

@@ -11,6 +11,7 @@ artifacts have names of their content.
 
 import fcntl
 import hashlib
+import itertools
 import json
 import os
 import threading
@@ -23,6 +24,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from tasks.store.beside import beating
 from tasks.store.errors import FileDamaged, FileMissing, StoreError
 from tasks.store.home import as_open_as_its_folder, folder_within
 from tasks.store.machine import has_ended, this_process
@@ -64,6 +66,7 @@ class Claim:
     id: str
     about: Mapping[str, Any] = field(default_factory=dict)
     lost: threading.Event = field(default_factory=threading.Event, compare=False)
+    beats: Iterator[int] = field(default_factory=lambda: itertools.count(1), compare=False)
 
     @classmethod
     @contextmanager
@@ -78,20 +81,24 @@ class Claim:
                 own = replace(own, about={**own.about, ATTACHED: digest})
                 store.put_bytes(own.place(own.id, ATTACHED), attached)
             own.write(0)
-        done = threading.Event()
-        beating = threading.Thread(target=_beat, args=(own, done), name=f"claim {name}", daemon=True)
-        beating.start()
         try:
-            yield own
+            with beating(own.renew, HEARTBEAT_SECONDS, f"claim {name}", patience=HEARTBEAT_SECONDS):
+                yield own
         finally:
-            done.set()
-            beating.join(HEARTBEAT_SECONDS)
             own.remove(own.id)
 
     def write(self, beat: int, patience: float | None = None) -> None:
         """Says that the owner lives; raises StoreError."""
         owner = {**this_process(), "beat": beat, **self.about}
         self.store.put_document(self.place(self.id), json.dumps(owner).encode(), patience)
+
+    def renew(self) -> None:
+        """Says again that the owner lives, and notes where it was taken for dead."""
+        # A store that is away costs heartbeats; who waits for the claim sees that it was away for him, too.
+        with suppress(StoreError):
+            if self.is_lost():
+                self.lost.set()
+            self.write(next(self.beats), patience=HEARTBEAT_SECONDS)
 
     def remove(self, entry: str) -> None:
         """Removes a claim: this one, or one whose owner is gone. One that can't be goes stale."""
@@ -201,17 +208,6 @@ def owner_of(content: bytes) -> dict[str, Any]:
 def is_dead(content: bytes) -> bool:
     """Whether the owner was a process of this machine that has ended."""
     return has_ended(owner_of(content))
-
-
-def _beat(own: Claim, done: threading.Event) -> None:
-    beat = 0
-    while not done.wait(HEARTBEAT_SECONDS):
-        beat += 1
-        # A store that is away costs heartbeats; who waits for the claim sees that it was away for him, too.
-        with suppress(StoreError):
-            if own.is_lost():
-                own.lost.set()
-            own.write(beat, patience=HEARTBEAT_SECONDS)
 
 
 @contextmanager

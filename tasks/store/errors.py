@@ -22,6 +22,7 @@ from contextlib import contextmanager, nullcontext
 from typing import Any, Final, TypeVar
 
 from metrics.errors import NightjarError
+from tasks.store.beside import beating
 
 T = TypeVar("T")
 PATIENCE: Final = 300.0
@@ -149,20 +150,14 @@ class Boundary:
     @contextmanager
     def _watched(self, doing: str, name: str) -> Iterator[None]:
         """A block that is named while it lasts long: libraries try again by themselves, and say nothing."""
-        over = threading.Event()
         began = time.monotonic()
 
-        def watch() -> None:
-            while not over.wait(NOTICE_SECONDS):
-                waited = time.monotonic() - began
-                self._is_away(f"store {self.uri}: has not answered for {waited:.0f} s (to {doing} {name})")
+        def tell() -> None:
+            waited = time.monotonic() - began
+            self._is_away(f"store {self.uri}: has not answered for {waited:.0f} s (to {doing} {name})")
 
-        watching = threading.Thread(target=watch, name=f"store {self.uri}", daemon=True)
-        watching.start()
-        try:
+        with beating(tell, NOTICE_SECONDS, f"store {self.uri}", patience=0):
             yield
-        finally:
-            over.set()
 
     def _is_away(self, said: str) -> None:
         now = time.monotonic()

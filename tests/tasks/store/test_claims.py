@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tasks.store import claims
-from tasks.store.claims import claim
+from tasks.store.claims import Claim, claim
 from tasks.store.home import PROJECT
 from tasks.store.machine import has_ended, this_process
 from tasks.store.storage import Store
@@ -121,3 +121,21 @@ def test_an_error_gives_the_turn_back(store: Store) -> None:
         raise RuntimeError("broken")
     with claim(store, "step") as waited:
         assert not waited
+
+
+def test_a_claim_is_renewed_after_an_error_that_nobody_foresaw(
+    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    renewed, write = threading.Event(), Claim.write
+
+    def broken_once(own: Claim, beat: int, patience: float | None = None) -> None:
+        if beat == 1:
+            raise ValueError("a library's own")
+        write(own, beat, patience)
+        if beat > 1:
+            renewed.set()
+
+    monkeypatch.setattr(Claim, "write", broken_once)
+    with claim(store, "step"):
+        assert renewed.wait(10), "its owner was taken for dead"
+    assert "goes on after an error" in caplog.text
