@@ -21,7 +21,7 @@ from prefect.blocks.webhook import Webhook
 from prefect.exceptions import ObjectNotFound
 from pydantic import SecretStr
 
-from tasks.server import WEBHOOK, WEBHOOK_BLOCK
+from tasks.secrets import WEBHOOK, WEBHOOK_BLOCK
 
 FILE = Path(__file__).with_name("automations.yaml")
 PREFIX = "nightjar-"

@@ -9,7 +9,7 @@ from prefect.states import Completed
 
 from tasks.history.prune import Pruned, Retention, prune_all
 from tasks.messages.markdown import as_code
-from tasks.server import if_possible
+from tasks.patience import if_possible
 from tasks.store.home import default_store
 from tasks.store.storage import Store
 

@@ -31,9 +31,9 @@ from tasks.comparison.matching import (
 from tasks.comparison.runs import ComparedRun, baseline_run, merged_run, open_runs, over_facets
 from tasks.comparison.stopping import Course
 from tasks.messages.markdown import as_text
+from tasks.patience import if_possible
 from tasks.reduction.reduce import reduce_pair
 from tasks.rows.parts import Origin, PairSetup, Part
-from tasks.server import if_possible
 from tasks.store.errors import StoreError
 from tasks.store.keys import Answered, Step, Unkeyed, canonical_json
 from tasks.store.schemas import LOOKS, row_batch

@@ -29,8 +29,8 @@ from tasks.rows.execution import (
 )
 from tasks.rows.parts import PairSetup
 from tasks.rows.scoring import joined_batches, processed_batch, statistics_batch
+from tasks.run_page import progress_of
 from tasks.sandboxes.run import chosen_sandbox
-from tasks.server import progress_of
 from tasks.store.claims import claim
 from tasks.store.keys import Answered, Step
 from tasks.store.schemas import ASKED, ASKED_COLUMNS, EXECUTIONS, PROCESSED, STATISTICS, VERDICT_COLUMNS

@@ -16,6 +16,7 @@ from metrics.errors import NightjarError
 from tasks.caching import Workspace, cached_task
 from tasks.datasets.item import RequestKind
 from tasks.inspecting import FOLDER, Block, InspectRun, block_rows, forget, run_block
+from tasks.limits import lease
 from tasks.messages.media import kept_media
 from tasks.models.answers.segments import AnswerStore, DamagedAnswers
 from tasks.models.config import ErrorBudget, ModelConfig, Prices, RunLimits, SampleParams
@@ -29,7 +30,8 @@ from tasks.models.served import room_of
 from tasks.models.tally import PartitionResponses, RequestTally
 from tasks.processes.workers import workers
 from tasks.rows.running import RunningScore
-from tasks.server import lease, progress_of, secret
+from tasks.run_page import progress_of
+from tasks.secrets import secret
 from tasks.serving.servers import RunningServer
 from tasks.store.errors import STORE_LOG
 from tasks.store.keys import Accounts, Answered, Step, Unkeyed, digest

@@ -35,12 +35,14 @@ from tasks.caching import Workspace
 from tasks.datasets.item import Benchmark, Item, Rendered
 from tasks.datasets.selection import Selection
 from tasks.infer import InferSetup, Served, probe_model
+from tasks.limits import hold
 from tasks.messages.markdown import as_block, as_code, as_text
 from tasks.models.answers.segments import AnswerStore
 from tasks.models.canaries import CanaryReport, ask_canaries, note_statement
 from tasks.models.control import check_interrupted
 from tasks.models.identity import EXPANDED
 from tasks.models.statements import Statement
+from tasks.patience import if_possible
 from tasks.rows.execution import asked_by_row
 from tasks.rows.parts import PairSetup
 from tasks.rows.predictions import FilterSetup
@@ -48,7 +50,6 @@ from tasks.rows.references import Referenced, reference_warnings
 from tasks.rows.scoring import whole_answer
 from tasks.sandboxes.interpreters import SandboxError
 from tasks.sandboxes.run import chosen_sandbox
-from tasks.server import hold, if_possible
 from tasks.serving.launch import Launch, check_launch
 from tasks.serving.records import log_text
 from tasks.serving.servers import ServerFailed, forget_server, start_server, stop_server

@@ -26,6 +26,7 @@ from tasks.inspected import read_inspected
 from tasks.judge import judged_parts
 from tasks.messages.markdown import as_cells, as_text
 from tasks.messages.media import kept_media
+from tasks.patience import if_possible
 from tasks.processes.workers import workers
 from tasks.publishers import ExportForm, FinishedRun, PublishConfig
 from tasks.reduction.aggregate import aggregate_pair
@@ -49,7 +50,6 @@ from tasks.reporting.overview import write_index
 from tasks.reporting.report import FirstPass, write_report
 from tasks.reporting.view import CellArtifacts, ResultRow, RunView, facet_names, result_rows, sample_views
 from tasks.rows.parts import FailedPart, PairIdentity, Part
-from tasks.server import if_possible
 from tasks.store.home import plain_name, ui_key, write_json
 from tasks.store.outputs import (
     EVALUATION_RESULTS,

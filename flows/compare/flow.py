@@ -14,7 +14,7 @@ from tasks.comparison.compare import ComparedPair, Gate
 from tasks.comparison.runs import open_run
 from tasks.messages.markdown import as_cells, as_text
 from tasks.reporting.numbers import rounded
-from tasks.server import label_verdict
+from tasks.run_page import label_verdict
 from tasks.store.home import default_store, ui_key
 from tasks.store.storage import Store
 

@@ -34,7 +34,7 @@ from tasks.models.identity import model_identity
 from tasks.models.providers.provider import provider_of
 from tasks.models.providers.replay import ReplayConfig
 from tasks.processes.endings import interrupted
-from tasks.server import secret
+from tasks.secrets import secret
 from tasks.serving.weights import local_path
 from tasks.store.errors import FileDamaged, FileMissing
 from tasks.store.home import default_store, home, results_folder, slug

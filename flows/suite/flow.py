@@ -58,8 +58,9 @@ from tasks.history.nights import Night, NightEvaluation, Notice
 from tasks.history.notices import outstanding
 from tasks.messages.markdown import as_text
 from tasks.models.control import RunControl
+from tasks.patience import LOOK_SECONDS, if_possible, retry_until_up
 from tasks.processes.endings import interrupted
-from tasks.server import LOOK_SECONDS, if_possible, label_verdict, retry_until_up
+from tasks.run_page import label_verdict
 from tasks.store.home import private_folder
 from tasks.store.storage import Store
 

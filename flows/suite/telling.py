@@ -40,7 +40,7 @@ from tasks.history.notices import (
     send_each,
     with_notice,
 )
-from tasks.server import webhook_address
+from tasks.secrets import webhook_address
 from tasks.store.storage import Store
 
 DELAYS = [2.0, 5.0, 10.0, 20.0, 40.0]

@@ -61,7 +61,7 @@ def watch_command(
     from flows.server.view import View
     from flows.watch.look import Times
     from flows.watch.watch import Watch, say
-    from tasks.server import webhook_address
+    from tasks.secrets import webhook_address
     from tasks.store.home import home
 
     def patient(path: str, body: Any = None) -> Any:

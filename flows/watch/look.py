@@ -19,7 +19,7 @@ from flows.server.view import UNDER_WAY, View, dead_letters, moment
 from metrics.errors import ConfigError
 from tasks.history.nights import Notice
 from tasks.history.notices import message_of
-from tasks.server import PAIRS_LABEL, VERDICT_LABEL
+from tasks.run_page import PAIRS_LABEL, VERDICT_LABEL
 
 NIGHTLY: Final = "nightly"
 """Tag of the deployments whose nights are waited for."""

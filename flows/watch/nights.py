@@ -11,7 +11,7 @@ from metrics.errors import NightjarError
 from tasks.history.layout import HistoryError
 from tasks.history.nights import SUITES, Night, find_night, suites_with
 from tasks.history.notices import NotDelivered, Post, deliver, notice_key, outstanding, send_each
-from tasks.server import VERDICT_LABEL
+from tasks.run_page import VERDICT_LABEL
 from tasks.store.home import default_store, slug
 from tasks.store.storage import Entry, Store, store_uri
 

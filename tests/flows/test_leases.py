@@ -9,7 +9,7 @@ import pytest
 
 from flows.server.connection import serving
 from metrics.errors import ConfigError
-from tasks.server import hold
+from tasks.limits import hold
 from tests.flows.conftest import as_new_process
 
 Api = Callable[..., Any]

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from prefect.context import TaskRunContext
 
-from tasks import server
+from tasks import run_page
 from tasks.models.progress import Progress, RunningFigure
 from tasks.reporting import progress as module
 from tasks.reporting.progress import (
@@ -316,13 +316,13 @@ def test_a_notebook_has_one_line_that_all_partitions_share_and_that_goes(
 def test_updates_of_a_page_come_from_the_task_run_that_the_page_is_of(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(server, "SECONDS_BETWEEN_UPDATES", 0.01)
-    monkeypatch.setattr(server, "_run_log", lambda: server._log)
+    monkeypatch.setattr(run_page, "SECONDS_BETWEEN_UPDATES", 0.01)
+    monkeypatch.setattr(run_page, "_run_log", lambda: run_page._log)
     came_from: queue.Queue[Any] = queue.Queue()
     monkeypatch.setattr(
         "prefect.artifacts.create_progress_artifact", lambda **_: came_from.put(TaskRunContext.get())
     )
-    with TaskRunContext.model_construct() as run, server.progress_of("m", "infer m") as report:
+    with TaskRunContext.model_construct() as run, run_page.progress_of("m", "infer m") as report:
         report(progress())
         assert came_from.get(timeout=60) is run
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tasks.server import block
+from tasks.limits import block
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 8, 64, 1000])

@@ -3,8 +3,8 @@
 import httpx
 import pytest
 
-from tasks import server as patience
-from tasks.server import if_possible, retry_until_up
+from tasks import patience
+from tasks.patience import if_possible, retry_until_up
 
 REQUEST = httpx.Request("GET", "http://server")
 LOCKED = httpx.HTTPStatusError(

@@ -10,12 +10,12 @@ from uuid import UUID, uuid4
 import httpx
 import pytest
 
-from tasks import server
+from tasks import limits, patience
 from tasks.infer import InferSetup
+from tasks.limits import lease
 from tasks.models.config import ErrorBudget, ModelConfig, RunLimits, SampleParams
 from tasks.models.control import Interrupted, controlled
 from tasks.processes.endings import interrupted
-from tasks.server import lease
 
 GIVEN = {"lease_id": str(uuid4()), "limits": [{"id": str(uuid4()), "name": "gpu", "limit": 2}]}
 
@@ -61,12 +61,12 @@ Use = Callable[[Client], Client]
 
 @pytest.fixture
 def use(monkeypatch: pytest.MonkeyPatch) -> Use:
-    monkeypatch.setattr(server, "LEASE_SECONDS", 0.04)
-    monkeypatch.setattr(server, "PATIENCE_SECONDS", 0.01)
-    monkeypatch.setattr(server, "FIRST_WAIT", 0.01)
+    monkeypatch.setattr(limits, "LEASE_SECONDS", 0.04)
+    monkeypatch.setattr(limits, "PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr(patience, "FIRST_WAIT", 0.01)
 
     def using(client: Client) -> Client:
-        monkeypatch.setattr(server, "get_client", lambda **_: client)
+        monkeypatch.setattr(limits, "get_client", lambda **_: client)
         return client
 
     return using
