@@ -33,8 +33,9 @@ from tasks.reporting.context import Usage, page_context
 from tasks.reporting.diagnostics import Diagnosis
 from tasks.reporting.diagnostics.findings import Diagnostic
 from tasks.reporting.items import places_of
-from tasks.reporting.page import BlockWriter, SampleIndex, SampleRecords, packed_element, page_parts, patterns
+from tasks.reporting.page import BlockWriter, SampleIndex, SampleRecords, packed_element, page_parts
 from tasks.reporting.plots import TokensSpent, learning_context, spent_curves
+from tasks.reporting.spans import patterns
 from tasks.reporting.view import RunView, SampleView, result_rows
 from tasks.store.home import as_open_as_its_folder, private_folder
 from tasks.store.thresholds import Threshold

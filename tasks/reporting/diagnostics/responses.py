@@ -26,7 +26,7 @@ from tasks.reporting.diagnostics.findings import (
     Occurrences,
     TallyCheck,
 )
-from tasks.reporting.page import find_span, patterns
+from tasks.reporting.spans import find_span, patterns
 from tasks.reporting.view import Extractor, ResponseView, RunView, SampleView
 
 if TYPE_CHECKING:

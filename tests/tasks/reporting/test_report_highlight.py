@@ -2,7 +2,7 @@
 
 import pytest
 
-from tasks.reporting.page import find_span, patterns, utf16
+from tasks.reporting.spans import find_span, patterns, utf16
 
 STRICT = {"name": "strict", "filter": [{"function": "regex", "regex_pattern": r"#### (\-?[0-9\.\,]+)"}]}
 LAST = {"name": "last", "filter": [{"function": "regex", "regex_pattern": r"(\d+)", "group_select": -1}]}
