@@ -42,7 +42,7 @@ def accept(store: Store, run_id: str, reason: str, by: str) -> Night:
     if not reason:
         raise ConfigError("--reason: expected the reason for the change, got nothing")
     found = find_night(store, suite, run_id)
-    if found is None or not found.ended or not all(entry.ok for entry in found.evaluations):
+    if found is None or not found.complete:
         raise ConfigError(f"night '{run_id}' is not complete; accept a night whose evaluations all succeeded")
     if found.only is not None:
         raise ConfigError(

@@ -169,6 +169,7 @@ def judge_night(
     night = night.model_copy(update=changes)
     earlier = [opened(entry) for entry in past[-(planned.suite.nights - 1) :]]
     alike = [entry for entry in past if entry.asks_just(planned.limit, planned.only)]
+    judged = [night, *(entry for entry in reversed(alike) if entry.verdict is not None)]
     return JudgedNight(
         night=night,
         compared=compared,
@@ -177,7 +178,7 @@ def judge_night(
         ),
         gate=gate,
         anchored=anchored,
-        inconclusive=sum(1 for _ in takewhile(_undecided, (night, *reversed(alike)))),
+        inconclusive=sum(1 for _ in takewhile(_undecided, judged)),
         spent=_spent(night, alike, gate),
         skipped=begun.skipped,
         accepted=tuple(entry for entry in chosen if entry.accepted is not None),

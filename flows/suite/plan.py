@@ -296,13 +296,14 @@ def _checkpoints_come_and_go(suite: SuiteConfig) -> bool:
 def may_stop(night: PlannedNight, past: Sequence[Night], baseline: Sequence[Night] | None) -> PlannedNight:
     """The night with its evaluations compared with the baseline while they ask, where the gate has ``stop``.
 
-    Every ``full_every`` nights one asks all items, which the next ones are compared with.
+    Every ``full_every`` nights one asks all items, which the next ones are compared with. A night that was
+    cancelled or crashed has asked nothing.
     """
     gate = night.suite.gate
     if gate is None or gate.stop is None or not baseline:
         return night
     alike = [entry for entry in past if entry.asks_just(night.limit, night.only)]
-    since = sum(1 for _ in takewhile(lambda entry: entry.stopped, reversed(alike)))
+    since = sum(1 for _ in takewhile(lambda entry: not entry.asked_all, reversed(alike)))
     if since >= gate.stop.full_every - 1:
         return night
     runs = tuple(tuple(entry.run_id for entry in earlier.evaluations) for earlier in baseline)

@@ -176,7 +176,7 @@ def leave_record(night: PlannedNight, state: State[Any], run: FlowRun) -> None:
     """Records that no evaluation of the night is complete, and what is told of it; once an attempt."""
     # Prefect calls the hook while the run is being cancelled: it ends as Cancelled.
     outcome = "Cancelled" if state.is_cancelling() else str(state.name)
-    reason = f"{outcome}: {state.message}"
+    reason = f"{outcome}: {state.message}" if state.message else outcome
     evaluations = tuple(
         NightEvaluation(name=entry.name, run_id=str(entry.options.run_id), ok=False, message=reason)
         for entry in night.evaluations

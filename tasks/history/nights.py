@@ -178,12 +178,17 @@ class Night(BaseModel):
         return self.due or self.started
 
     @property
+    def complete(self) -> bool:
+        """It ended, and everything was evaluated. A night that was cancelled or crashed with nothing to
+        evaluate is not."""
+        return self.ended and bool(self.evaluations) and all(entry.ok for entry in self.evaluations)
+
+    @property
     def passed(self) -> bool:
-        """Everything was evaluated, and nothing stands against it, nor would without mutes: the next night
-        may be compared with this one."""
-        complete = self.ended and all(evaluation.ok for evaluation in self.evaluations)
+        """It is complete, and nothing stands against it, nor would without mutes: the next night may be
+        compared with this one."""
         verdicts = (self.verdict, *(pair.verdict for pair in self.muted))
-        return complete and all(verdict in (None, "pass") for verdict in verdicts)
+        return self.complete and all(verdict in (None, "pass") for verdict in verdicts)
 
     def covers(self, limit: int | None, only: Sequence[str] | None) -> bool:
         """Whether it asked what a night of this limit and these evaluations asks; one that somebody accepted
@@ -201,6 +206,11 @@ class Night(BaseModel):
     def stopped(self) -> bool:
         """Whether a gate ended the asking of a part of it: such a night is no baseline."""
         return any(evaluation.stopped for evaluation in self.evaluations)
+
+    @property
+    def asked_all(self) -> bool:
+        """Whether it asked all items of what it could evaluate, and could evaluate something."""
+        return not self.stopped and any(evaluation.ok for evaluation in self.evaluations)
 
     @property
     def cost(self) -> dict[str, float]:
@@ -387,7 +397,9 @@ def baseline_nights(
     ``only`` names (None: the whole suite). Raises ConfigError for an id that nothing in the store has, or
     that of a night that stopped.
     """
-    whole = [night for night in nights if not night.stopped and night.covers(limit, only)]
+    whole = [
+        night for night in nights if night.evaluations and not night.stopped and night.covers(limit, only)
+    ]
     passed = _candidates(whole)
     match baseline:
         case "last":

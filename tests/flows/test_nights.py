@@ -57,6 +57,16 @@ def test_inconclusive_nights_in_a_row_end_undecided_and_another_verdict_starts_t
     assert {judged.night.baseline for judged in again} == {(again[0].night.baseline)}
 
 
+def test_a_cancelled_night_neither_counts_among_inconclusive_ones_in_a_row_nor_ends_them(
+    night: Judge, tmp_path: Path
+) -> None:
+    night(of=42)
+    assert [night(wrong=[n], of=42, margin=0.02).outcome for n in range(2)] == ["inconclusive"] * 2
+    stopped = night(of=42, ok=False).night
+    record_night(Store(str(tmp_path / "store")), stopped.model_copy(update={"verdict": None}))
+    assert night(wrong=[3], of=42, margin=0.02).outcome == "undecided"
+
+
 def test_nights_of_fewer_items_neither_count_among_inconclusive_ones_in_a_row_nor_end_them(
     night: Judge,
 ) -> None:

@@ -597,10 +597,16 @@ def test_by_default_every_seventh_night_asks_all_whoever_tried_fewer_items_betwe
         return Night.model_construct(**about, evaluations=(entry,))
 
     whole = night(stopped=False)
+    lost = (NightEvaluation(name="sums", run_id="r", ok=False, message="Crashed"),)
     tried = night(stopped=False, limit=1)
     for nights in range(9):
         past = [whole, *[night(stopped=True)] * nights, tried]
         (entry,) = may_stop(planned, past, [whole]).evaluations
         assert (entry.options.against is not None) == (nights < 6)
+    crashed = [night(stopped=False).model_copy(update={"evaluations": entries}) for entries in ((), lost)]
+    for nights in range(9):
+        past = [whole, *[night(stopped=True)] * nights, *crashed]
+        (entry,) = may_stop(planned, past, [whole]).evaluations
+        assert (entry.options.against is not None) == (nights < 4)
     (first,) = may_stop(planned, [], None).evaluations
     assert first.options.against is None

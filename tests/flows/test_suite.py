@@ -24,6 +24,7 @@ from tasks.history.nights import (
     record_night,
 )
 from tasks.store.storage import Store
+from tests.flows.made_nights import DONE
 
 
 @pytest.fixture
@@ -197,6 +198,17 @@ def test_a_night_is_held_against_the_nights_that_the_suite_names(
     assert [night.run_id for night in baseline_nights(store, past, wanted, 3)] == expected
 
 
+@pytest.mark.parametrize("wanted", ["last", "last-passed", "rolling", "first"])
+def test_a_night_that_ended_before_it_evaluated_anything_is_no_baseline(tmp_path: Path, wanted: str) -> None:
+    nothing = a_night(2, verdict=None).model_copy(update={"evaluations": ()})
+    store = Store(str(tmp_path))
+    assert baseline_nights(store, [nothing], wanted, 3) == []
+    assert baseline_nights(store, [a_night(1), nothing], wanted, 3) == [a_night(1)]
+    record_night(store, nothing)
+    with pytest.raises(ConfigError, match="night 'n2' is not complete"):
+        accept(store, "n2", "it is better", "ada")
+
+
 def test_an_inconclusive_night_is_not_one_that_passed() -> None:
     assert not a_night(1, verdict="inconclusive").passed
     assert a_night(1, verdict=None).passed
@@ -225,7 +237,7 @@ def test_a_night_of_the_first_items_is_no_baseline_of_one_that_asks_more(
         """Which nights this one and its anchor are held against; it passes."""
         planned = plan_night(suite, SuiteOptions(store=store, limit=limit, baseline=against), f"{number}")
         begun = begin(planned, f"2026-11-2{number}T02:30:00")
-        record_night(Store(store), begun.own.model_copy(update={"ended": True}))
+        record_night(Store(store), begun.own.model_copy(update={"ended": True, "evaluations": DONE}))
         fixed = fixed_nights(planned, begun.past)
         names = [entry.run_id for entry in fixed]
         return tuple(" ".join(own).replace("night-", "") for own in (begun.own.baseline, names))
@@ -254,7 +266,7 @@ def test_a_night_of_some_evaluations_is_no_baseline_of_one_of_others_and_is_not_
         only = None if of == "abc" else tuple(f"sums × {name}" for name in of)
         planned = plan_night(suite, SuiteOptions(store=store, only=only, baseline=against), f"{number}")
         begun = begin(planned, f"2026-11-2{number}T02:30:00")
-        record_night(Store(store), begun.own.model_copy(update={"ended": True}))
+        record_night(Store(store), begun.own.model_copy(update={"ended": True, "evaluations": DONE}))
         names = [entry.run_id for entry in fixed_nights(planned, begun.past)]
         return tuple(" ".join(own).replace("night-", "") for own in (begun.own.baseline, names))
 
@@ -332,7 +344,7 @@ def test_suites_that_share_a_folder_of_the_store_know_their_own_nights_only(
         """What this night is held against; it passes."""
         planned = plan_night(load_suite(write(name=name)), options, f"{number}")
         begun = begin(planned, f"2026-11-2{number}T02:30:00")
-        record_night(Store(planned.store), begun.own.model_copy(update={"ended": True}))
+        record_night(Store(planned.store), begun.own.model_copy(update={"ended": True, "evaluations": DONE}))
         assert begun.own.baseline == tuple(entry.run_id for entry in begun.past[-1:])
         return begun.own.baseline
 
@@ -348,7 +360,7 @@ def test_a_night_that_was_recorded_without_its_suites_name_stays_one_of_the_suit
     write: Any, tmp_path: Path
 ) -> None:
     options = SuiteOptions(store=str(tmp_path / "store"))
-    before = Night(suite="My-nightly", run_id="of-before", started="2026-11-01", evaluations=())
+    before = Night(suite="My-nightly", run_id="of-before", started="2026-11-01", evaluations=DONE)
     record_night(Store(str(options.store)), before)
     planned = plan_night(load_suite(write(name="My nightly")), options, "1")
     assert [begin(planned).own.baseline for _ in ("the first time", "a retry")] == [("of-before",)] * 2

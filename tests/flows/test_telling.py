@@ -32,6 +32,7 @@ from flows.suite.words import headline
 from tasks.history.nights import Night, NightEvaluation, find_night, past_nights, record_night
 from tasks.history.notices import NotDelivered, Unanswered, deliver, outstanding, pause_after, post_to
 from tasks.store.storage import Store
+from tests.flows.made_nights import DONE
 from tests.loopback import answering
 
 DEPLOYMENT = UUID("01a2022f-0000-70e6-ae1e-e78c36160d08")
@@ -76,7 +77,7 @@ def id_of(planned: PlannedNight) -> UUID:
 def ended(planned: PlannedNight, hour: int, verdict: str | None = "regression") -> Night:
     """A night that was judged, and is recorded with what it has to tell."""
     begun = begin(planned, due(hour))
-    night = begun.own.model_copy(update={"ended": True, "verdict": verdict})
+    night = begun.own.model_copy(update={"ended": True, "verdict": verdict, "evaluations": DONE})
     told = notice(
         run(id=id_of(planned)), begun.own, "regression", "Failed: lost", verdict=verdict, pairs=PAIRS,
         cost={"USD": 0.25},
@@ -311,13 +312,13 @@ def test_a_retry_of_a_night_that_was_told_under_the_key_of_before_is_not_told_ag
 ) -> None:
     monkeypatch.setenv("NIGHTJAR_WEBHOOK", webhook)
     planned = plan("1")
-    night = begin(planned, due(2)).own.model_copy(update={"ended": True})
+    night = begin(planned, due(2)).own.model_copy(update={"ended": True, "evaluations": DONE})
     key = {"key": f"{planned.run_id}:{former}"}
     before = notice(run(id=id_of(planned)), night, former, "Failed: lost")
     assert before is not None
     record_night(Store(planned.store), night.model_copy(update={"notices": (before.model_copy(update=key),)}))
     tell.fn(planned, ())
-    again = begin(planned, due(2)).own.model_copy(update={"ended": True})
+    again = begin(planned, due(2)).own.model_copy(update={"ended": True, "evaluations": DONE})
     assert record_judged(planned, again, notice(run(id=id_of(planned)), again, now, "Failed: lost"))
     tell.fn(planned, ())
     assert [message["key"] for message in told] == [f"{planned.run_id}:{former}"]

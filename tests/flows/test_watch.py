@@ -25,6 +25,7 @@ from metrics.errors import ConfigError
 from tasks.history.nights import Night, Notice, find_night, past_nights, record_night
 from tasks.history.notices import NotDelivered, Unanswered, deliver, outstanding, post_to
 from tasks.store.storage import Store
+from tests.flows.made_nights import DONE
 
 NOW = datetime(2026, 11, 23, 12, 0, tzinfo=UTC)
 HERE = "this-machine"
@@ -745,7 +746,7 @@ def test_messages_that_nights_could_not_deliver_are_delivered_once(
         key="night-1:worse", text="night ended Worse", verdict="worse", written=datetime.now(UTC).isoformat()
     )
     record_night(
-        store, Night(suite="night", run_id="night-1", started=at(60), evaluations=(), notices=(notice,))
+        store, Night(suite="night", run_id="night-1", started=at(60), evaluations=DONE, notices=(notice,))
     )
     refusing.set()
     watch.look()
@@ -770,7 +771,7 @@ def test_a_message_that_the_webhook_refuses_keeps_no_other_night_or_suite_waitin
     )
     for name, run_id in (("night", "a"), ("night", "b"), ("other", "c")):
         notice = Notice(key=run_id, text="Worse", written=datetime.now(UTC).isoformat())
-        night = Night(suite=name, run_id=run_id, started=at(60), evaluations=(), notices=(notice,))
+        night = Night(suite=name, run_id=run_id, started=at(60), evaluations=DONE, notices=(notice,))
         record_night(Store(suite["options"]["store"]), night)
     asked: list[str] = []
 
