@@ -29,7 +29,7 @@ from flows.graph.grid import GridResponses
 from flows.graph.stages import MethodVerdicts, PairResults, PairStatistics
 from flows.plan.build import scored_by
 from flows.plan.steps import Cell, StopPlan
-from metrics.errors import DataError
+from metrics.errors import DataError, NightjarError
 from metrics.metric import installed_version
 from tasks.benchmarks.open import open_benchmark
 from tasks.comparison.stopping import stopped_sentence
@@ -151,7 +151,7 @@ def _send(run: Run, publication: Publication, results: pa.Table) -> Iterator[str
     try:
         manifest = json.loads((folder / MANIFEST).read_text("utf-8"))
         write_json(folder / MANIFEST, manifest | {"published": sent})
-    except OSError as error:
+    except (NightjarError, OSError) as error:
         told = f"where it was published could not be written into {MANIFEST}: {error}"
         logger.warning("%s", told)
         yield told
