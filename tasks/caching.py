@@ -29,6 +29,7 @@ from tasks.processes.workers import workers
 from tasks.reporting.streams import escape_logs
 from tasks.store.errors import StoreUnavailable
 from tasks.store.fingerprint import stage_code
+from tasks.store.home import FileUnwritable
 from tasks.store.keys import Step, Unkeyed, digest
 from tasks.store.reasons import Observed, Reason, Subject, flat, keep_observed, keep_reason, read_observed
 from tasks.store.storage import RECORDS, ArtifactMissing, ArtifactRef, Store
@@ -177,7 +178,7 @@ def is_transient(_task: Task[..., Any], _run: TaskRun, state: State[Any]) -> boo
     """Whether trying again may help: not for errors in a config, in user code or in data."""
     try:
         state.result()
-    except StoreUnavailable:
+    except (StoreUnavailable, FileUnwritable):
         return True
     except (NightjarError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError, ImportError):
         return False

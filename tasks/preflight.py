@@ -53,7 +53,7 @@ from tasks.sandboxes.run import chosen_sandbox
 from tasks.serving.launch import Launch, check_launch
 from tasks.serving.records import log_text
 from tasks.serving.servers import ServerFailed, forget_server, start_server, stop_server
-from tasks.store.home import plain_name, ui_key
+from tasks.store.home import plain_name, ui_key, whole_text
 from tasks.store.keys import Step, Unkeyed
 from tasks.store.outputs import SERVER_LOGS
 from tasks.store.storage import ArtifactRef
@@ -127,7 +127,8 @@ def _keep_log(setup: ServeSetup, folder: Path) -> None:
     text = log_text(folder)
     file = log_file(setup.output, setup.infer.model.name)
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(text, encoding="utf-8")
+    with whole_text(file) as written:
+        written.write(text)
     name = setup.infer.model.name
     page = f"The end of {as_code(str(file))}:\n\n{as_block(printable(text[-SHOWN:]))}"
     key = f"server-{ui_key(name)}"

@@ -10,7 +10,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import orjson
 from pydantic import ValidationError
 from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.text import Text
@@ -44,7 +43,7 @@ from tasks.comparison.runs import (
 )
 from tasks.reporting.context import moment
 from tasks.reporting.tables import Column, FittedTable, one_line
-from tasks.store.home import finite, private_folder
+from tasks.store.home import finite, write_json
 
 PAGE = "comparison.html"
 TOLD_FLIPS = 10
@@ -197,20 +196,16 @@ def _pairs(*runs: ComparedRun) -> str:
 def write_comparison(folder: Path, compared: ComparedRuns, document: Mapping[str, Any]) -> None:
     """Writes comparison.json and, where both runs are folders, comparison.html; stderr says why not.
 
-    A page of an earlier comparison does not stay beside numbers that are not its own. Raises ConfigError
-    where ``folder`` can't be written.
+    A page of an earlier comparison does not stay beside numbers that are not its own. Raises
+    FileUnwritable.
     """
     page = folder / PAGE
+    write_json(folder / "comparison.json", document)
+    page.unlink(missing_ok=True)
     try:
-        private_folder(folder)
-        (folder / "comparison.json").write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
-        page.unlink(missing_ok=True)
-        try:
-            _write_page(page, compared)
-        except DataError as error:
-            print(f"no {PAGE}: {error}", file=sys.stderr)
-    except OSError as error:
-        raise ConfigError(f"--output {folder}: can't be written: {error.strerror or error}") from error
+        _write_page(page, compared)
+    except (DataError, OSError) as error:
+        print(f"no {PAGE}: {error}", file=sys.stderr)
 
 
 def _write_page(page: Path, compared: ComparedRuns) -> None:

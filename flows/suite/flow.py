@@ -11,7 +11,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import orjson
 from prefect import get_run_logger, task
 from prefect.artifacts import create_markdown_artifact
 from prefect.client.schemas.objects import FlowRun, State
@@ -52,7 +51,7 @@ from flows.suite.telling import (
     tell,
 )
 from flows.suite.words import headline, night_document, noteworthy_pairs, summary_markdown, told_sentence
-from metrics.errors import NightjarError, printable
+from metrics.errors import printable
 from tasks.comparison.runs import open_night
 from tasks.history.nights import Night, NightEvaluation, Notice
 from tasks.history.notices import outstanding
@@ -61,7 +60,7 @@ from tasks.models.control import RunControl
 from tasks.patience import LOOK_SECONDS, if_possible, retry_until_up
 from tasks.processes.endings import interrupted
 from tasks.run_page import label_verdict
-from tasks.store.home import private_folder
+from tasks.store.home import whole_text, write_json
 from tasks.store.storage import Store
 
 DEFAULTS = SuiteOptions()
@@ -292,14 +291,11 @@ def _emit(
 
 
 def _write(night: PlannedNight, judged: JudgedNight) -> None:
+    """Raises FileUnwritable."""
     folder = Path(night.output)
-    try:
-        private_folder(folder)
-        document = orjson.dumps(night_document(judged), option=orjson.OPT_INDENT_2)
-        (folder / "suite.json").write_bytes(document)
-        (folder / "suite.md").write_text(summary_markdown(judged), encoding="utf-8")
-        about = about_night(judged.night, night.suite.name, printable(headline(judged)), judged.outcome)
-        compared = comparison_document(judged.compared) if judged.compared is not None else None
-        write_page(folder, about, open_night(judged.night, Store(night.store)), compared)
-    except OSError as error:
-        raise NightjarError(f"{folder}: can't be written: {error.strerror or error}") from error
+    write_json(folder / "suite.json", night_document(judged))
+    with whole_text(folder / "suite.md") as file:
+        file.write(summary_markdown(judged))
+    about = about_night(judged.night, night.suite.name, printable(headline(judged)), judged.outcome)
+    compared = comparison_document(judged.compared) if judged.compared is not None else None
+    write_page(folder, about, open_night(judged.night, Store(night.store)), compared)

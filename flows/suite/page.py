@@ -48,7 +48,7 @@ def write_page(
     comparison: Mapping[str, Any] | None,
 ) -> None:
     """Writes the page into the night's folder. ``about`` is what `about_night` gives, ``comparison`` what
-    `comparison_document` gives, None without a baseline. Raises OSError."""
+    `comparison_document` gives, None without a baseline. Raises FileUnwritable."""
     found = list(_numbers(runs.values(), (comparison or NOTHING)["pairs"]))
     models = list(dict.fromkeys(number.model for number in found))
     context = {

@@ -34,7 +34,7 @@ from tasks.reporting import numbers
 from tasks.reporting.context import flat, moment, run_line
 from tasks.reporting.page import packed_element, page_parts
 from tasks.reporting.plots import Axis, Forest, forest_row, limited
-from tasks.reporting.report import PageLimits, replacing, write_samples
+from tasks.reporting.report import PageLimits, write_samples
 from tasks.reporting.view import (
     ARROWS,
     MEANING,
@@ -46,7 +46,7 @@ from tasks.reporting.view import (
     mean_of_scored,
     short_run_name,
 )
-from tasks.store.home import finite
+from tasks.store.home import finite, whole_text
 from tasks.store.outputs import RESPONSES
 
 JsonObject = dict[str, Any]
@@ -411,7 +411,7 @@ def write_compare_report(
 
     ``names`` are what the runs are called on the page, ``verdict`` the gate's over all pairs. Four streaming
     passes, two a run. Beyond ``limits.samples`` the page holds all pairs of samples that changed or failed
-    and a seeded choice of the others, and says so. Raises OSError if the file can't be written.
+    and a seeded choice of the others, and says so. Raises FileUnwritable.
     """
     limits = limits or PageLimits()
     scanned = ScannedRun.of(base.samples()), ScannedRun.of(candidate.samples())
@@ -437,7 +437,7 @@ def write_compare_report(
     before, after = page_parts("compare.html", context, SCRIPTS)
     path = Path(path)
     half = PageLimits(limits.samples, limits.file_bytes // 2, limits.text_bytes // 2, limits.seed)
-    with replacing(path) as file:
+    with whole_text(path) as file:
         file.write(before)
         rows = {}
         for side, view in (("base", base), ("candidate", candidate)):

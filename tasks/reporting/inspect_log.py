@@ -22,6 +22,7 @@ import orjson
 from tasks.messages.calls import call_arguments
 from tasks.messages.endings import Ending, ending
 from tasks.reporting.view import LabelView, ResponseView, SampleView
+from tasks.store.home import whole_file
 from tasks.store.outputs import INSPECT_LOGS
 
 VERSION: Final = 2
@@ -70,24 +71,23 @@ def write_inspect_log(
     name = "_".join([run.manifest["benchmark"], model, *([prompt] if len(run.prompts) > 1 else [])])
     path = folder / INSPECT_LOGS / f"{_file_part(name)}.eval"
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished, counted = path.with_suffix(".eval.part"), _Counted()
+    counted = _Counted()
     started = _moment(run.manifest["started"])
     spec = _Spec(run.manifest, model, prompt)
-    try:
-        with zipfile.ZipFile(unfinished, "w", zipfile.ZIP_DEFLATED) as archive:
-            for sample in samples:
-                counted.ids.append(sample.item_id)
-                for epoch, response in enumerate(sample.responses, 1):
-                    written = _sample(sample, response, epoch, model)
-                    _write_sample(archive, written | {"events": _events(written, model, started)}, counted)
-            header = _header(run, spec, counted)
-            start = {"version": VERSION, "eval": header["eval"], "plan": header["plan"]}
-            _put(archive, "_journal/start.json", start)
-            _put(archive, "summaries.json", counted.summaries)
-            _put(archive, "header.json", header)
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    with (
+        whole_file(path) as unfinished,
+        zipfile.ZipFile(unfinished, "w", zipfile.ZIP_DEFLATED) as archive,
+    ):
+        for sample in samples:
+            counted.ids.append(sample.item_id)
+            for epoch, response in enumerate(sample.responses, 1):
+                written = _sample(sample, response, epoch, model)
+                _write_sample(archive, written | {"events": _events(written, model, started)}, counted)
+        header = _header(run, spec, counted)
+        start = {"version": VERSION, "eval": header["eval"], "plan": header["plan"]}
+        _put(archive, "_journal/start.json", start)
+        _put(archive, "summaries.json", counted.summaries)
+        _put(archive, "header.json", header)
     return path
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tasks.reporting.page import page_parts
-from tasks.reporting.report import replacing
+from tasks.store.home import whole_text
 
 SCRIPTS: Final = ("dom.js", "page.js", "night.js")
 CHIPS: Final = {
@@ -19,8 +19,8 @@ CHIPS: Final = {
 
 
 def write_night(path: Path, context: Mapping[str, Any]) -> None:
-    """Writes the page; the file appears when it is complete. Raises OSError if it can't be written."""
+    """Writes the page; the file appears when it is complete. Raises FileUnwritable."""
     before, after = page_parts("night.html", {**context, "chips": CHIPS}, SCRIPTS)
-    with replacing(path) as file:
+    with whole_text(path) as file:
         file.write(before)
         file.write(after)

@@ -30,9 +30,8 @@ from tasks.models.tally import AnswerCounts
 from tasks.reporting import numbers
 from tasks.reporting.page import page_parts
 from tasks.reporting.plots import Axis, Frame, Point
-from tasks.reporting.report import replacing
 from tasks.reporting.view import short_run_name
-from tasks.store.home import default_store, finite
+from tasks.store.home import default_store, finite, whole_text
 from tasks.store.schemas import CELL_FACETS
 from tasks.store.storage import Store
 
@@ -363,9 +362,9 @@ def write_index(store: Store, folder: Path) -> Path:
     path = folder / PAGE
     named = None if _is_default(store) else store.uri
     document = {"runs": rows, "comparisons": compared, "store": named, "folder": folder.name}
-    with replacing(folder / ROWS) as file:
+    with whole_text(folder / ROWS) as file:
         file.write(f"globalThis.nightjarRuns = {orjson.dumps(document).decode()};\n")
-    with replacing(path) as file:
+    with whole_text(path) as file:
         file.write(before)
         file.write(after)
     return path

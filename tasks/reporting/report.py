@@ -15,13 +15,10 @@ depends on the seed and on nothing else, not on the order of the samples. The co
 writer and the limits.
 """
 
-import os
-import tempfile
 import zlib
 from array import array
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
@@ -37,7 +34,7 @@ from tasks.reporting.page import BlockWriter, SampleIndex, SampleRecords, packed
 from tasks.reporting.plots import TokensSpent, learning_context, spent_curves
 from tasks.reporting.spans import patterns
 from tasks.reporting.view import RunView, SampleView, result_rows
-from tasks.store.home import as_open_as_its_folder, private_folder
+from tasks.store.home import whole_text
 from tasks.store.thresholds import Threshold
 
 FAILED: Final = 0  # a request failed or a response is unscored
@@ -276,7 +273,7 @@ def write_report(
     was made already.
 
     Beyond ``limits.samples`` the page holds all failed samples and a seeded choice of the others and says so.
-    Raises OSError if the file can't be written.
+    Raises FileUnwritable.
     """
     limits = limits or PageLimits()
     kept = KeptSamples()
@@ -293,7 +290,7 @@ def write_report(
     before, after = page_parts("report.html", context, SCRIPTS)
 
     path = Path(path)
-    with replacing(path) as file:
+    with whole_text(path) as file:
         file.write(before)
         chosen = kept.at(selection.chosen, view)
         shown = write_samples(file, "run", chosen, selection.cap, view, limits)
@@ -367,18 +364,3 @@ class KeptSamples:
         if not self._samples:
             return view.at(positions)
         return (sample for at, sample in enumerate(self._samples) if positions is None or at in positions)
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[TextIO]:
-    """A text file that takes the place of ``path`` once it was written to the end, and never half of it."""
-    private_folder(path.parent)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", errors="replace", newline="\n") as file:
-            yield file
-        as_open_as_its_folder(Path(name))
-        os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
-        raise

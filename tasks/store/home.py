@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import orjson
 
@@ -90,12 +90,15 @@ _BUFFER = 1 << 20
 _OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
 
 
+class FileUnwritable(NightjarError):
+    """A file can't be written; on a disk of the network a second time may help."""
+
+
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
     """A temporary path beside ``path``, whose place it takes when the block ends well; else it is gone.
 
-    A reader of ``path`` sees the old content or the new, never a part. Raises NightjarError where the folder
-    can't be written.
+    A reader of ``path`` sees the old content or the new, never a part. Raises FileUnwritable.
     """
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
     try:
@@ -104,12 +107,21 @@ def whole_file(path: Path) -> Iterator[Path]:
         as_open_as_its_folder(temporary)
         os.replace(temporary, path)
     except OSError as error:
-        raise NightjarError(
-            f"can't write {path}: {error.strerror or error}; choose another --output"
-        ) from error
+        raise FileUnwritable(f"can't write {path}: {error.strerror or error}") from error
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def whole_text(path: Path) -> Iterator[TextIO]:
+    """A text file that takes the place of ``path`` when the block ends well; what UTF-8 has no form for is
+    ``?`` in it. Raises FileUnwritable."""
+    with (
+        whole_file(path) as temporary,
+        temporary.open("w", encoding="utf-8", errors="replace", newline="\n") as file,
+    ):
+        yield file
 
 
 def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:

@@ -22,7 +22,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from tasks.store.home import home, private_folder
+from tasks.store.home import FileUnwritable, home, whole_text
 
 PACKAGES: Final = ("flows", "tasks", "scorers", "metrics")
 """The program's own packages."""
@@ -200,12 +200,8 @@ def _parsed_before() -> dict[str, Any]:
 def _write() -> None:
     if not _new:
         return
-    target = _memory()
-    temporary = target.with_name(f".{target.name}.{os.getpid()}")
-    with suppress(OSError):
-        private_folder(target.parent)
-        temporary.write_text(json.dumps(_parsed_before()), encoding="utf-8")
-        temporary.replace(target)
+    with suppress(FileUnwritable), whole_text(_memory()) as file:
+        file.write(json.dumps(_parsed_before()))
 
 
 def _memory() -> Path:

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -234,6 +235,38 @@ def test_a_folder_without_samples_is_compared_and_an_old_page_does_not_stay(
     assert code == 0
     assert err.startswith(f"no comparison.html: {bare} is not the folder of a published run")
     assert [path.name for path in out.iterdir()] == ["comparison.json"]
+
+
+def test_a_comparison_that_cannot_be_written_leaves_the_one_before_whole(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base, same, other = (folder(tmp_path / name, count) for name, count in (("a", 4), ("b", 4), ("c", 1)))
+    out = tmp_path / "out"
+    compare(capsys, base, same, "--output", out)
+    before = (out / "comparison.json").read_bytes()
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    code, _, err = compare(capsys, base, other, "--output", out)
+    assert (code, err) == (2, f"error: can't write {out / 'comparison.json'}: No space left on device\n")
+    assert (out / "comparison.json").read_bytes() == before
+    assert [path.name for path in out.iterdir()] == ["comparison.json"]
+
+
+def test_a_run_that_cannot_be_read_has_its_own_name_in_the_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base, candidate = published(tmp_path / "base", 4), published(tmp_path / "candidate", 1)
+
+    def forbidden(view: Any, *_: Any, **__: Any) -> None:
+        raise PermissionError(13, "Permission denied", str(base / "responses.jsonl"))
+
+    monkeypatch.setattr("tasks.reporting.compare.write_compare_report", forbidden)
+    code, _, err = compare(capsys, base, candidate, "--output", tmp_path / "out")
+    assert code == 0
+    assert f"no comparison.html: [Errno 13] Permission denied: '{base / 'responses.jsonl'}'" in err
 
 
 def test_runs_are_compared_as_two_samples_where_that_is_asked_for(

@@ -5,7 +5,7 @@ import math
 import os
 import subprocess
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +128,11 @@ def repeated(folder: Path) -> Path:
 
 def made(folder: Path, *samples: SampleView) -> Path:
     """A log of samples that are given."""
+    return logged(folder, samples)
+
+
+def logged(folder: Path, samples: Iterable[SampleView]) -> Path:
+    """The same of samples that come one by one."""
     manifest = {
         "benchmark": "made", "run_id": "made-1", "started": 1.8e9, "wall_seconds": 2.0,
         "models": {"m": {"sampling": {"temperature": 0.5, "stop": "\n"}, "identity": {}}},
@@ -165,6 +170,16 @@ STRANGE = (
     ], scores={"acc,none": [None, None]}, reasons={"acc,none": ["cannot say", None]},
         labels=[LabelView("kind", 0, passed=True, details={"why": "soft"})]),
 )  # fmt: skip
+
+
+def test_two_that_write_one_log_do_not_take_each_others(tmp_path: Path) -> None:
+    def while_another_writes() -> Iterator[SampleView]:
+        yield STRANGE[0]
+        made(tmp_path, *STRANGE)
+
+    path = logged(tmp_path, while_another_writes())
+    assert len(samples_in(path)) == 1
+    assert list(path.parent.iterdir()) == [path]
 
 
 def samples_in(path: Path) -> Mapping[str, Any]:

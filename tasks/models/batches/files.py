@@ -4,7 +4,6 @@ answers them.
 A file appears whole, under the job's name. Its results are read once the command has written all of them.
 """
 
-import os
 import shlex
 import shutil
 from collections.abc import AsyncIterator
@@ -16,6 +15,7 @@ from tasks.models.batches.form import BatchForm, JobStatus, Row, SentFile, Sough
 from tasks.models.batches.openai import openai_line, openai_row
 from tasks.models.errors import MalformedBody, ModelError, NotServed
 from tasks.models.records import Call
+from tasks.store.home import FileUnwritable, whole_file
 
 if TYPE_CHECKING:
     from tasks.models.http import HttpTransport
@@ -41,12 +41,10 @@ class FileBatches(BatchForm):
         """Writes the file; raises ModelError where that can't be."""
         place = self._requests(sent.name)
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            copy = place.with_suffix(".part")
-            shutil.copyfile(sent.local, copy)
-            os.replace(copy, place)
-        except OSError as error:
-            raise ModelError(f"config.batch.files: {place} can't be written ({error.strerror})") from error
+            with whole_file(place) as copy:
+                shutil.copyfile(sent.local, copy)
+        except FileUnwritable as error:
+            raise ModelError(f"config.batch.files: {error}") from error
         return sent.name
 
     async def find(self, _http: "HttpTransport", sought: Sought) -> str | None:

@@ -191,7 +191,7 @@ def test_limits_bound_a_file_too(bench: Any, tmp_path: Path):
 def test_nothing_is_contacted_before_a_file_is_written(tmp_path: Path):
     found = probe(model(tmp_path / "jobs"))
     assert (found.base_url, found.model) == (None, "org/a model")
-    with pytest.raises(ModelError, match=r"config\.batch\.files: .* can't be written"):
+    with pytest.raises(ModelError, match=r"config\.batch\.files: can't write .*taken"):
         send_to_a_file(tmp_path)
 
 

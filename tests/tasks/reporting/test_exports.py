@@ -11,10 +11,14 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from prefect.client.schemas.objects import TaskRun
+from prefect.states import Failed
 
 from metrics.build import build_column
 from metrics.config import MetricConfig, StatisticsConfig
 from metrics.errors import NightjarError
+from tasks.caching import is_transient
+from tasks.publish import publish
 from tasks.reduction.aggregate import aggregate_pair
 from tasks.reduction.reduce import reduce_pair
 from tasks.reduction.verdict_metrics import aggregate_metric, build_evaluation_metric, reduce_metric
@@ -471,6 +475,13 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(NightjarError, match=r"can't write .*responses\.jsonl"):
         write_lines(tmp_path / "file" / "responses.jsonl", [{}])
+
+
+def test_a_file_that_cannot_be_written_is_tried_once_more(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(NightjarError) as failed:
+        write_lines(tmp_path / "file" / "responses.jsonl", [{}])
+    assert is_transient(publish, TaskRun.model_construct(), Failed(data=failed.value))
 
 
 def test_a_reader_never_meets_half_a_line(tmp_path: Path) -> None:

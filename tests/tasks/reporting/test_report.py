@@ -19,6 +19,7 @@ from tasks.reporting.diagnostics.findings import SHOWN_OF_A_KIND, Diagnostic, gr
 from tasks.reporting.page import environment, inline_json, json_bytes
 from tasks.reporting.report import FirstPass, PageLimits, write_report
 from tasks.reporting.view import LabelView, ResponseView, RunView, SampleView
+from tasks.store.home import FileUnwritable
 from tasks.store.schemas import RESULTS
 from tests.tasks.reporting.report_recordings import HOSTILE, generated, result, run_of
 
@@ -278,7 +279,7 @@ def test_an_interrupted_report_leaves_the_old_one(tmp_path: Path) -> None:
             raise OSError("disk gone")
 
     view = dataclasses.replace(run(sample()), samples=samples)
-    with pytest.raises(OSError, match="disk gone"):
+    with pytest.raises(FileUnwritable, match="disk gone"):
         write_report(view, path)
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
