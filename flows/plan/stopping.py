@@ -1,6 +1,5 @@
 """Whether a run may stop once its gate is decided, and how it then asks; else why all is asked."""
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from tasks.comparison.stopping import APART, CROSSED, never_stops
 from tasks.datasets.selection import cut
 from tasks.decide import DecideSetup
 from tasks.reduction.verdict_metrics import FILTER
+from tasks.store.digests import file_digest
 from tasks.store.keys import Step
 
 
@@ -147,4 +147,4 @@ def _content(name: str) -> str:
         return name
     if not items.is_file():
         raise ConfigError(f"--against {name}: it holds no items.parquet: expected a run's output folder")
-    return hashlib.sha256(items.read_bytes()).hexdigest()
+    return file_digest(items)

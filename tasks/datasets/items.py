@@ -24,8 +24,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from metrics.errors import ConfigError, named, users_code
 from tasks.datasets.config import AS_USUAL, DatasetConfig, DatasetError, TextForm, field_at
 from tasks.datasets.item import Item
+from tasks.store.digests import file_digest
 from tasks.store.home import named_path
-from tasks.store.keys import digest, file_digest
+from tasks.store.keys import digest
 from tasks.store.schemas import cluster_text
 from tasks.store.thresholds import Threshold
 from tasks.usercode.load import load_function

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 import orjson
 
 from metrics.errors import ConfigError
-from tasks.serving.weights import WEIGHTS, deciding_files, hub_revision, kept_digest
+from tasks.serving.weights import WEIGHTS, deciding_files, hub_revision, readable_digest
 from tasks.store.home import named_path
 from tasks.store.keys import digest
 
@@ -161,7 +161,7 @@ def tokenizer_content(name: str, base_dir: Path) -> str | None:
     place = _place(name, base_dir)
     if place.exists():
         files = sorted(file for file in _files(place) if file.is_file())
-        return digest([[file.name, kept_digest(file)] for file in files])
+        return digest([[file.name, readable_digest(file)] for file in files])
     with suppress(ConfigError):
         return hub_revision(name)[1]
     return None

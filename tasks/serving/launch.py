@@ -30,9 +30,9 @@ from tasks.serving.weights import (
     KnownWeights,
     Weights,
     hub_revision,
-    kept_digest,
     local_path,
     one_file,
+    readable_digest,
     weights_bytes,
     weights_of,
 )
@@ -265,7 +265,7 @@ def _content(word: str, is_program: bool = False) -> str | None:
     which a server finds nothing at, name none."""
     path = Path(word.partition("=")[2] if word.startswith("-") else word)
     is_read = path.suffix in _READ or (is_program and not _INTERPRETER.fullmatch(path.name))
-    return kept_digest(path) if is_read and path.is_absolute() and os.path.isfile(path) else None
+    return readable_digest(path) if is_read and path.is_absolute() and os.path.isfile(path) else None
 
 
 def _is_secret(name: str) -> bool:

@@ -2,9 +2,9 @@
 lies: by the names and bytes of all files that decide what the model answers, weights, tokenizer, their
 configs, code.
 
-A file's digest is kept in the home under its path, size, time and inode, so that a folder is read once. A
-name of a hub counts by the commit of its revision. An adapter (LoRA and its like) is a folder of its own: it
-counts beside the weights that it lies over.
+Digests of large files are kept, so that a folder is read once. A name of a hub counts by the commit of its
+revision. An adapter (LoRA and its like) is a folder of its own: it counts beside the weights that it lies
+over.
 """
 
 import os
@@ -19,8 +19,9 @@ from typing import Any, Final
 import orjson
 
 from metrics.errors import ConfigError
-from tasks.store.home import home, named_path, private_folder
-from tasks.store.keys import digest, file_digest
+from tasks.store.digests import kept_digest
+from tasks.store.home import named_path
+from tasks.store.keys import digest
 
 WEIGHTS: Final = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".ggml", ".npz", ".msgpack", ".h5")
 _DECIDING: Final = (*WEIGHTS, ".json", ".model", ".txt", ".jinja", ".tiktoken", ".vocab", ".py")
@@ -178,7 +179,7 @@ def _digests(place: Path) -> dict[str, str]:
     found: dict[str, str] = {}
     with suppress(OSError):
         for file in list(deciding_files(place)):
-            with suppress(ConfigError):
+            with suppress(OSError):
                 found[str(file)] = kept_digest(file)
     return found
 
@@ -211,7 +212,7 @@ def weights_digest(place: Path) -> str:
         raise ConfigError(said)
     files = sorted(deciding_files(place))
     with ThreadPoolExecutor(_READERS) as pool:
-        digests = list(pool.map(kept_digest, files))
+        digests = list(pool.map(readable_digest, files))
     names = [file.suffix if place.is_file() else file.relative_to(place).as_posix() for file in files]
     return digest([list(pair) for pair in zip(names, digests, strict=True)])
 
@@ -326,28 +327,12 @@ def one_file(place: Path, suffix: str) -> Path:
     raise ConfigError(f"{place}: expected one {suffix} file, found {len(found)}; name the file itself")
 
 
-def kept_digest(file: Path) -> str:
-    """SHA-256 of a file, read once for its path, size, time and inode. Raises ConfigError."""
+def readable_digest(file: Path) -> str:
+    """The digest of a file that has to be there (``kept_digest``). Raises ConfigError."""
     try:
-        known = file.stat()
+        return kept_digest(file)
     except OSError as error:
         raise ConfigError(f"{file}: can't be read: {error.strerror or error}") from error
-    key = digest([str(file.resolve()), known.st_size, known.st_mtime_ns, known.st_ino])
-    kept = home() / "digests" / key[:2] / key
-    with suppress(OSError):
-        found = kept.read_text()
-        if len(found) == 64:
-            return found
-    try:
-        made = file_digest(file)
-    except OSError as error:
-        raise ConfigError(f"{file}: can't be read: {error.strerror or error}") from error
-    with suppress(OSError):  # a cache: without it the file is read again
-        private_folder(kept.parent)
-        part = kept.with_name(f"{key}.{os.getpid()}")
-        part.write_text(made)
-        part.replace(kept)
-    return made
 
 
 def _hub_cache() -> Path:

@@ -9,11 +9,9 @@ import ast
 import atexit
 import hashlib
 import json
-import os
 import re
 import sys
 import threading
-import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
@@ -28,10 +26,6 @@ PACKAGES: Final = ("flows", "tasks", "scorers", "metrics")
 """The program's own packages."""
 DIGITS: Final = 16
 """Hexadecimal digits of a file's digest: a name for a change, not a protection against forgery."""
-SETTLED: Final = 2.0
-"""Seconds after which a file's time tells its next version from this one: file systems count in steps."""
-LARGE: Final = 1 << 24
-"""Bytes of a file beyond which later processes are spared to read it."""
 _NAMED = re.compile(rf"(?:{'|'.join(PACKAGES)})(?:\.\w+)+(?::\w+)?")
 _BY_NAME: Final = frozenset({"import_module", "__import__"})
 _LISTING: Final = frozenset({"walk_packages", "iter_modules"})
@@ -39,7 +33,6 @@ _RUNNING: Final = frozenset({"exec_module", "run_path", "run_module", "exec", "e
 
 _parsing = threading.Lock()
 _new: set[str] = set()
-_digests: dict[str, tuple[tuple[int, int, int], str]] = {}
 
 
 @dataclass(frozen=True)
@@ -61,26 +54,6 @@ class Imports:
     named: tuple[str, ...] = ()
     lists: bool = False
     unknown: bool = False
-
-
-def file_text_digest(path: str | Path) -> str:
-    """Digest of a file's bytes, 16 hexadecimal digits; read again when its time, size or inode changed.
-    Raises OSError."""
-    found = os.stat(path)
-    state = (found.st_mtime_ns, found.st_size, found.st_ino)
-    known = _digests.get(str(path))
-    if known is not None and known[0] == state:
-        return known[1]
-    name = f"bytes of {os.path.abspath(path)} {state}"
-    digest = remembered(name) if found.st_size > LARGE else None
-    if not isinstance(digest, str):
-        with open(path, "rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()[:DIGITS]
-    if time.time() - found.st_mtime > SETTLED:
-        _digests[str(path)] = state, digest
-        if found.st_size > LARGE:
-            remember(name, digest)
-    return digest
 
 
 def imports_of(text: bytes) -> Imports:

@@ -18,8 +18,6 @@ from pydantic import BaseModel, ConfigDict
 from metrics.errors import ASCII
 from tasks.store.storage import ArtifactRef
 
-CHUNK_BYTES = 1 << 20
-
 
 def canonical_json(value: Any) -> bytes:
     """JSON text that is the same for equal values, in every process and on every machine.
@@ -47,15 +45,6 @@ def sample_hashes(doc: str, prompt: str, target: str) -> dict[str, str]:
         name: hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
         for name, text in texts.items()
     }
-
-
-def file_digest(path: Path) -> str:
-    """SHA-256 over a file's bytes, 64 hexadecimal digits; raises OSError."""
-    total = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(CHUNK_BYTES):
-            total.update(chunk)
-    return total.hexdigest()
 
 
 def _plain(value: Any) -> Any:

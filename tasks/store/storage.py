@@ -34,6 +34,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from pydantic import BaseModel, ConfigDict
 
 from tasks.store import seals
+from tasks.store.digests import file_digest
 from tasks.store.errors import STORE_LOG, Boundary, FileDamaged, FileMissing, StoreError, reason_of
 from tasks.store.home import as_open_as_its_folder, folder_within
 from tasks.store.rows import ContentDigest, write_parquet
@@ -200,7 +201,7 @@ class Store:
             with self._temporary(kind) as temporary:
                 content = ContentDigest(schema.names if read is None else read)
                 rows = write_parquet(temporary, schema, batches, content)
-                size, file_hash = temporary.stat().st_size, _sha256(temporary)
+                size, file_hash = temporary.stat().st_size, file_digest(temporary)
                 ref = ArtifactRef(
                     kind=kind, key=key, digest=file_hash, content=content.hexdigest(), rows=rows, bytes=size
                 )
@@ -671,8 +672,3 @@ def _row_groups(file: pq.ParquetFile, start: int, stop: int) -> tuple[list[int],
             wanted.append(group)
         position = end
     return wanted, first
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

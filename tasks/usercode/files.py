@@ -15,9 +15,10 @@ from functools import cache, lru_cache
 from importlib.machinery import EXTENSION_SUFFIXES, SOURCE_SUFFIXES, ModuleSpec, PathFinder
 from pathlib import Path
 
+from tasks.store.digests import kept_digest
 from tasks.store.fingerprint import module_file
 from tasks.store.home import PROJECT
-from tasks.store.imports import PACKAGES, Import, Imports, file_text_digest, imports_of
+from tasks.store.imports import PACKAGES, Import, Imports, imports_of
 
 SUFFIXES = (*SOURCE_SUFFIXES, *EXTENSION_SUFFIXES)
 
@@ -207,7 +208,7 @@ def _imports(path: Path) -> Imports:
     if path.suffix != ".py":
         return Imports()
     try:
-        return _imports_of_version(path, file_text_digest(path))
+        return _imports_of_version(path, kept_digest(path))
     except OSError:
         return Imports()
 

@@ -34,8 +34,8 @@ from types import ModuleType
 from typing import Any, Final
 
 from metrics.errors import ConfigError, interrupts, named, users_code
+from tasks.store.digests import kept_digest
 from tasks.store.home import PROJECT, named_path, private_folder
-from tasks.store.imports import file_text_digest
 from tasks.usercode import observed
 from tasks.usercode.evaluate import importing
 from tasks.usercode.files import has_module, imported_files, library_of, module_place
@@ -381,7 +381,7 @@ def _file_at(source: str, base_dir: Path) -> Path:
 
 
 def _version(files: Iterable[Path]) -> str:
-    known = "".join(f"{file}{file_text_digest(file)}" for file in sorted(files))
+    known = "".join(f"{file}{kept_digest(file)}" for file in sorted(files))
     return hashlib.sha256(known.encode()).hexdigest()[:12]
 
 

@@ -28,8 +28,9 @@ from types import CodeType, FrameType, ModuleType
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from tasks.store.digests import kept_digest
 from tasks.store.home import default_store, home
-from tasks.store.imports import file_text_digest
+from tasks.store.imports import DIGITS
 from tasks.usercode.files import is_installed, is_ours, library_of
 
 GONE: Final = "no file"
@@ -189,7 +190,7 @@ def loaded_files() -> frozenset[Path]:
 def digest_now(path: str) -> str:
     """Digest of a file's bytes as they are now, ``GONE`` where there is none."""
     try:
-        return file_text_digest(path)
+        return kept_digest(path)[:DIGITS]
     except OSError:
         return GONE
 

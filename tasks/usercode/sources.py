@@ -17,9 +17,10 @@ from types import ModuleType
 from typing import Any, Final
 
 from metrics.errors import ConfigError
+from tasks.store.digests import kept_digest
 from tasks.store.fingerprint import library_version, package_digest, packages_behind, python_version
 from tasks.store.home import named_path
-from tasks.store.imports import DIGITS, file_text_digest
+from tasks.store.imports import DIGITS
 from tasks.store.keys import digest
 from tasks.usercode.files import Reached, is_ours, library_of, reached_files
 from tasks.usercode.load import PREFIX, Resolver, is_shared, resolver
@@ -189,7 +190,7 @@ def _of_file(path: Path) -> dict[str, str]:
     found: dict[str, str] = {}
     for file in sorted(reached.files):
         label = os.path.relpath(file, path.parent) if _is_near(file, path.parent) else str(file)
-        found[label] = file_text_digest(file)
+        found[label] = kept_digest(file)[:DIGITS]
     for library in reached.libraries:
         found |= _of_library(library)
     packages = packages_behind(*sorted(reached.ours)) if reached.ours else ()
@@ -307,5 +308,5 @@ def named_files(names: Iterable[str], base_dir: str | Path) -> dict[str, str]:
         files = [place] if place.is_file() else sorted(entry for entry in place.rglob("*") if entry.is_file())
         for file in files:
             label = name if place.is_file() else f"{name.rstrip('/')}/{file.relative_to(place).as_posix()}"
-            found[label] = file_text_digest(file)
+            found[label] = kept_digest(file)[:DIGITS]
     return found

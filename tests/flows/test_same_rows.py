@@ -105,7 +105,6 @@ NO_OTHER_WAY = {
     "a limit of what may be used": (
         "tasks.sandboxes.killable.MEMORY_BYTES", "tasks.benchmarks.recorded.inspect_log.SAMPLE_BYTES",
     ),
-    "bytes of a file that are read at once, and nothing else": ("tasks.store.keys.CHUNK_BYTES",),
     "a length of a digest": (
         "tasks.models.answers.journal.KEY_BYTES", "tasks.models.answers.segments.KEY_BYTES",
     ),

@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from tasks.serving.records import marked
+from tasks.store.digests import LARGE
 
 pytestmark = pytest.mark.services
 PROJECT = Path(__file__).resolve().parents[2]
@@ -33,6 +34,10 @@ def sweep(folder: Path, *behaviour: str) -> None:
         weights.mkdir(parents=True)
         (weights / "model.safetensors").write_bytes(b"" if step == 4 else b"weights %d" % step)
         (weights / "answer.txt").write_text(str(step % 2))
+    large = folder / "runs" / "step-1" / "tokenizer.model"  # whose digest is kept in the home
+    large.touch()
+    os.truncate(large, LARGE + 1)
+    os.utime(large, (0, 0))
     (folder / "runs" / "step-3" / "broken.txt").touch()
     lines = [f'{{"id": "{n}", "question": "{n}?", "answer": "{n % 2}"}}\n' for n in range(ITEMS)]
     (folder / "items.jsonl").write_text("".join(lines))

@@ -31,8 +31,9 @@ from tasks.benchmarks.lm_eval.yaml import decoded, encoded, functions_in
 from tasks.datasets.config import DatasetError, parsed_json
 from tasks.datasets.item import Item, Rendered
 from tasks.datasets.items import Cluster
+from tasks.store.digests import file_digest
 from tasks.store.home import write_lines
-from tasks.store.keys import digest, file_digest
+from tasks.store.keys import digest
 from tasks.usercode.sources import sources_named
 
 NAME: Final = re.compile(r"samples_(?P<task>.+)_(?P<time>\d{4}-\d{2}-\d{2}T[\d.\-]+)\.jsonl")

@@ -22,8 +22,8 @@ from tasks.models.providers.recordings import RecordedKey, RecordedRow, recordin
 from tasks.models.records import InferenceOptions
 from tasks.models.registry import provider
 from tasks.models.tally import PartitionResponses, RequestTally
+from tasks.store.digests import file_digest
 from tasks.store.home import named_path
-from tasks.store.keys import file_digest
 from tasks.store.schemas import ABSENT, RESPONSES, row_batch, row_dicts
 from tasks.store.thresholds import Threshold
 

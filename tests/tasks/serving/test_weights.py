@@ -5,6 +5,7 @@ import os
 import pickle
 import shutil
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from tasks.serving import weights as module
 from tasks.serving.config import CheckpointsConfig, ServeConfig
 from tasks.serving.launch import installed_version, server_identity
 from tasks.serving.weights import known_weights, one_file, weights_digest, weights_identity
+from tasks.store import digests
 
 
 @pytest.fixture
@@ -75,18 +77,50 @@ def test_weights_are_read_once_and_again_when_they_change(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[Path] = []
-    original = module.file_digest
-    monkeypatch.setattr(module, "file_digest", lambda path: read.append(path) or original(path))
-    weights_digest(folder)
-    assert len(read) == 3
+    original = digests.file_digest
+    monkeypatch.setattr(digests, "file_digest", lambda path: read.append(path) or original(path))
+    monkeypatch.setattr(digests, "LARGE", 3)
+    for file in folder.iterdir():
+        os.utime(file, ns=(0, 0))
     before = weights_digest(folder)
     assert len(read) == 3
+    assert weights_digest(folder) == before
+    assert len(read) == 3
+    monkeypatch.setattr(digests, "_kept", {})  # as in another process, which reads small files again
+    assert weights_digest(folder) == before
+    assert len(read) == 5
     file = folder / "model.safetensors"
-    stat = file.stat()
     file.write_bytes(b"WEIGHTS")
-    os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns + 1))
+    os.utime(file, ns=(0, 1))
     assert weights_digest(folder) != before
-    assert len(read) == 4
+    assert len(read) == 6
+
+
+def test_weights_that_are_written_twice_within_a_tick_of_the_clock_are_read_twice(folder: Path) -> None:
+    file, tick = folder / "model.safetensors", time.time() + 60  # not yet over, however slow this is
+    os.utime(file, (tick, tick))
+    before = weights_digest(folder)
+    file.write_bytes(b"WEIGHTS")
+    os.utime(file, (tick, tick))
+    assert weights_digest(folder) != before
+
+
+def test_weights_that_change_while_they_are_read_for_minutes_are_read_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, tick = folder / "model.safetensors", time.time() + 60
+    os.utime(file, (tick, tick))
+    original, now = digests.file_digest, time.time
+
+    def slow(path: str | Path) -> str:
+        monkeypatch.setattr(time, "time", lambda: now() + 600)
+        return original(path)
+
+    monkeypatch.setattr(digests, "file_digest", slow)
+    before = digests.kept_digest(file)
+    file.write_bytes(b"WEIGHTS")
+    os.utime(file, (tick, tick))
+    assert digests.kept_digest(file) != before
 
 
 def test_a_file_in_parts_is_all_of_its_parts(folder: Path) -> None:
