@@ -36,6 +36,7 @@ from metrics.errors import NightjarError
 from tasks.reporting.progress import in_notebook
 from tasks.store.beside import beating
 from tasks.store.home import PROJECT, home, whole_file
+from tasks.store.machine import has_variable, processes_with
 
 if TYPE_CHECKING:
     from prefect import Flow
@@ -217,19 +218,21 @@ def _is_own(pid: int) -> bool:
         return _answers_signal(pid)
     try:
         command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:
         return False
     if b"flows.server.app" not in command and not {b"prefect", b"server", b"start"} <= set(command):
         return False
-    return f"PREFECT_HOME={home() / 'server'}".encode() in environment
+    return has_variable(pid, *_on_this_home())
 
 
 def _running_here() -> list[int]:
     """Servers on this home's database, recorded or not; none where the system does not list processes."""
-    folder = Path("/proc")
-    pids = [int(entry.name) for entry in folder.iterdir() if entry.name.isdigit()] if folder.is_dir() else []
-    return [pid for pid in pids if _is_own(pid)]
+    return [pid for pid in processes_with(*_on_this_home()) if _is_own(pid)]
+
+
+def _on_this_home() -> tuple[str, str]:
+    """The environment variable by which a server knows its database."""
+    return "PREFECT_HOME", str(home() / "server")
 
 
 def _end(pid: int) -> None:

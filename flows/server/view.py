@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
+from tasks.store.machine import processes_with
+
 Ask = Callable[..., Any]
 """``ask(path)`` is a GET, ``ask(path, body)`` a POST; raises OSError while the server is away."""
 PAGE: Final = 200
@@ -21,15 +23,7 @@ RUN_ID: Final = "PREFECT__FLOW_RUN_ID"
 
 def local_processes(run_id: str) -> list[int]:
     """Processes of this machine, and of this user, that are a worker's run."""
-    wanted = f"{RUN_ID}={run_id}".encode()
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            if wanted in (entry / "environ").read_bytes().split(b"\0"):
-                found.append(int(entry.name))
-        except OSError:
-            continue
-    return found
+    return processes_with(RUN_ID, run_id)
 
 
 def moment(text: Any) -> datetime | None:

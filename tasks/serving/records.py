@@ -10,20 +10,19 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tasks.store.machine import boot, is_process
+from tasks.store.machine import began, boot, is_process, processes_with
 
 MARK = "NIGHTJAR_SERVER"
 """Environment variable that every process of a server inherits, with the server's id."""
 KILL_SECONDS: Final = 5.0
 LAST_LINES: Final = 5
 LINE_WIDTH: Final = 160
-_PROC = Path("/proc")
 
 
 def started(pid: int) -> str | None:
@@ -31,15 +30,10 @@ def started(pid: int) -> str | None:
 
     Where the kernel does not tell, every living process has the same one.
     """
-    try:
-        stat = (_PROC / str(pid) / "stat").read_text()
-    except OSError:
-        if _PROC.is_dir() and (_PROC / "self" / "stat").exists():
-            return None
-        return "alive" if is_process(pid) else None
-    # The name stands in parentheses and may hold anything; state is the field behind it, the start the 20th.
-    fields = stat.rpartition(")")[2].split()
-    return None if fields[0] == "Z" else f"{boot()}:{fields[19]}"
+    if not is_process(pid):
+        return None
+    ticks = began(pid)
+    return "alive" if ticks is None else f"{boot()}:{ticks}"
 
 
 def lives(pid: int, since: str | None) -> bool:
@@ -47,15 +41,9 @@ def lives(pid: int, since: str | None) -> bool:
     return since is not None and started(pid) == since
 
 
-def marked(identifier: str) -> Iterator[int]:
+def marked(identifier: str) -> list[int]:
     """The processes that a server's mark was handed down to; this one is left out."""
-    wanted = f"{MARK}={identifier}".encode()
-    for entry in _PROC.glob("[0-9]*") if _PROC.is_dir() else ():
-        if int(entry.name) == os.getpid():
-            continue
-        with suppress(OSError):
-            if wanted in (entry / "environ").read_bytes().split(b"\0"):
-                yield int(entry.name)
+    return [pid for pid in processes_with(MARK, identifier) if pid != os.getpid()]
 
 
 def signal_group(group: int | None, number: int) -> None:
@@ -68,7 +56,7 @@ def signal_group(group: int | None, number: int) -> None:
 def end_marked(identifier: str) -> None:
     """Kills every process with the server's mark, and waits until none is left."""
     until = time.monotonic() + KILL_SECONDS
-    while found := list(marked(identifier)):
+    while found := marked(identifier):
         for pid in found:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)

@@ -140,7 +140,7 @@ def _supervisors(folder: Path) -> set[int]:
 
 
 def _end_what_is_left(order: Order, state: State | None) -> None:
-    left = list(marked(order.id))
+    left = marked(order.id)
     if state is not None and state.group in left:
         signal_group(state.group, signal.SIGKILL)
     if left:

@@ -33,7 +33,7 @@ def process_space() -> str:
 def this_process() -> dict[str, Any]:
     """This process for others, who ask ``has_ended`` about it: where its number counts, the number, and when
     it began, since numbers are given again."""
-    return {"host": _here(), "pid": os.getpid(), "began": _began(os.getpid())}
+    return {"host": _here(), "pid": os.getpid(), "began": began(os.getpid())}
 
 
 def has_ended(process: Mapping[str, Any]) -> bool:
@@ -56,17 +56,25 @@ def _lives(process: Mapping[str, Any]) -> bool | None:
             return False
     except (ValueError, KeyError, TypeError, OverflowError):
         return None
-    before, now = process.get("began"), _began(pid)
+    before, now = process.get("began"), began(pid)
     return None if before is None or now is None else before == now
 
 
-def _began(pid: int) -> int | None:
+def began(pid: int) -> int | None:
     """Ticks of the clock from the machine's start to the process's; None where the kernel does not tell."""
     try:
-        # The second field, the name, may hold blanks and parentheses: what follows it begins at the third.
-        return int((_PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()[19])
-    except (OSError, ValueError, IndexError):
+        return int(_fields(pid)[19])
+    except (IndexError, ValueError):
         return None
+
+
+def _fields(pid: int) -> list[str]:
+    """What the kernel tells of a process, from its state on; nothing where it does not tell."""
+    try:
+        # The second field, the name, may hold blanks and parentheses: what follows it begins at the third.
+        return (_PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return []
 
 
 def _here() -> str:
@@ -74,11 +82,27 @@ def _here() -> str:
 
 
 def is_process(pid: int) -> bool:
-    """Whether this machine, or this container of it, has a process of this number, of whatever user."""
+    """Whether this machine, or this container of it, has a process of this number, of whatever user. One
+    that has ended is none, though its parent may not have asked how."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
     except PermissionError:
-        return True
-    return pid > 0
+        pass
+    return pid > 0 and _fields(pid)[:1] != ["Z"]
+
+
+def processes_with(variable: str, value: str) -> list[int]:
+    """The processes of this user that were begun with this environment variable; none where the kernel does
+    not list processes."""
+    pids = (int(entry.name) for entry in _PROC.glob("[0-9]*"))
+    return [pid for pid in pids if has_variable(pid, variable, value)]
+
+
+def has_variable(pid: int, variable: str, value: str) -> bool:
+    """Whether a process of this user was begun with this environment variable, as far as the kernel tells."""
+    try:
+        return os.fsencode(f"{variable}={value}") in (_PROC / str(pid) / "environ").read_bytes().split(b"\0")
+    except OSError:
+        return False

@@ -1,6 +1,7 @@
 """Claims: the same step by one at a time, whatever became of the others."""
 
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import pytest
 from tasks.store import claims
 from tasks.store.claims import Claim, claim
 from tasks.store.home import PROJECT
-from tasks.store.machine import has_ended, this_process
+from tasks.store.machine import has_ended, lives_here, this_process
 from tasks.store.storage import Store
 
 
@@ -70,6 +71,16 @@ def test_the_claim_of_a_dead_process_of_this_machine_holds_nobody_up(store: Stor
     leave(store, this_process()["host"], 2**22 + 1)
     with claim(store, "step") as waited:
         assert waited
+
+
+def test_a_process_that_has_ended_is_gone_though_its_parent_has_not_asked_how() -> None:
+    code = "import json; from tasks.store.machine import this_process; print(json.dumps(this_process()))"
+    with subprocess.Popen([sys.executable, "-c", code], cwd=PROJECT, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        process = json.load(child.stdout)
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        assert has_ended(process)
+        assert not lives_here(process)
 
 
 def test_a_process_that_this_one_can_not_see_is_not_called_dead() -> None:
