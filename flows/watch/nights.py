@@ -124,8 +124,8 @@ def settle_night(run: Mapping[str, Any], post: Post | None) -> None:
 
 
 def _record_of(store: Store, run: "FlowRun") -> Night | None:
-    """A flow run's night, whatever its suite is called."""
-    for suite, run_id in suites_with(store):
-        if run_id.endswith(f"-{run.id.hex}"):
-            return find_night(store, suite, run_id)
-    return None
+    """A flow run's night, whatever its suite is called: of several, after a suite was renamed between two
+    attempts, one that has not ended, else the newest."""
+    places = [place for place in suites_with(store) if place[1].endswith(f"-{run.id.hex}")]
+    found = [night for place in places if (night := find_night(store, *place)) is not None]
+    return max(found, key=lambda night: (not night.ended, night.started), default=None)

@@ -803,6 +803,21 @@ def test_a_night_whose_machine_died_is_recorded_and_told_by_the_watch(
     assert night.ended
 
 
+@pytest.mark.parametrize("now_called", ["aaa", "zzz"])
+def test_a_crash_of_a_retry_is_told_where_its_suite_was_renamed_since_the_first_attempt(
+    watch: Looking, server: Server, suite: dict[str, Any], told: list[dict[str, Any]], now_called: str
+) -> None:
+    run = server.add("CRASHED", 5, parameters=suite)
+    judged(run, suite)
+    content = json.loads(Path(suite["suite"]).read_text())
+    Path(suite["suite"]).write_text(json.dumps(content | {"name": now_called}))
+    planned = plan_night(load_suite(suite["suite"]), SuiteOptions(store=suite["options"]["store"]), run["id"])
+    begin(planned, at(60))
+    for minute in range(2):
+        watch.look(minute)
+    assert f"{now_called} 2026-11-23 11:55 ended Crashed: said so" in texts(told)
+
+
 def test_a_night_whose_suite_is_gone_is_told_all_the_same_under_the_key_that_it_would_have(
     watch: Looking, server: Server, suite: dict[str, Any], told: list[dict[str, Any]]
 ) -> None:
