@@ -85,16 +85,15 @@ class UnscoredResponses(TallyCheck[str]):
     """Answers that are there and have no score: a judge whose reply was unreadable, a metric that gave up."""
 
     def add(self, sample: SampleView) -> None:
-        """Counts unscored repeats by pair; failed requests, cut-off and refused answers have checks of their
+        """Counts unscored answers by pair; failed requests, cut-off and refused answers have checks of their
         own."""
-        if any(response.failed for response in sample.responses):
-            return
         for pair, scores in sample.scores.items():
             tally, reasons = self.tallies[pair], sample.reasons.get(pair, ())
-            tally.total += len(scores)
             for index, score in enumerate(scores):
-                lacking = index < len(sample.responses) and not sample.responses[index].ok
-                if score is None and not lacking:
+                if index < len(sample.responses) and not sample.responses[index].ok:
+                    continue
+                tally.total += 1
+                if score is None:
                     reason = reasons[index] if index < len(reasons) else None
                     tally.hit(sample, reason or "no reason was recorded")
 

@@ -141,6 +141,15 @@ def test_answers_without_a_score() -> None:
     assert found["unscored"].examples[0].text == "no number in the reply"
 
 
+def test_answers_without_a_score_are_told_beside_failed_requests_of_their_items() -> None:
+    responses = [ResponseView(None, "infra_error", "HTTP 503"), ResponseView("??"), ResponseView("1")]
+    fields = {"responses": responses, "filters": {"none": [None, "??", "1"]}}
+    found = findings(sample(n, **fields, scores={"judge,none": [None, None, 1.0]}) for n in range(50))
+    assert found["unscored"].message.startswith("judge,none: 50 of 100 answers (50 %) could not be scored")
+    unread = findings(sample(n, **fields, scores={"judge,none": [None, None, None]}) for n in range(50))
+    assert unread["unscored"].severity == "error"
+
+
 def test_answers_at_the_limit_of_a_model_that_thinks_may_be_its_thoughts() -> None:
     ended = {"responses": [ResponseView("Let me see", finish_reason="length")]}
     thinks = {"responses": [ResponseView("4", finish_reason="stop", reasoning="2 and 2")]}
