@@ -219,10 +219,17 @@ def _write_page(page: Path, compared: ComparedRuns) -> None:
         raise DataError(
             f"it needs the output folders of both runs, and {' and '.join(absent)} {verb} known by id only"
         )
-    from tasks.reporting.compare import compared_pairs, folder_view, run_names, write_compare_report
+    from tasks.reporting.compare import (
+        compared_pairs,
+        folder_view,
+        pass_rates,
+        run_names,
+        write_compare_report,
+    )
 
     views = folder_view(base), folder_view(candidate)
-    pairs, names = compared_pairs(compared), run_names(*views, folders=(base, candidate))
+    pairs = compared_pairs(compared, pass_rates(*views))
+    names = run_names(*views, folders=(base, candidate))
     write_compare_report(*views, pairs, page, verdict=compared.verdict, names=names)
 
 

@@ -3,9 +3,10 @@ differ, samples side by side.
 
 The numbers come from ``tasks.comparison`` (``compared_pairs`` turns them into rows). A run is read from
 its output folder, so that comparing needs neither the store nor the run itself: ``responses.jsonl`` holds
-one line a sample, ``samples_<benchmark>.jsonl`` one line an item × filter, both in stretches of lines of
-one model, prompt template and partition. A first pass notes where these stretches begin; then the files
-are read in as many places at once as there are filters, so that one item at a time is in memory.
+one line a sample, ``samples_<benchmark>.jsonl`` one line an item × filter, ``evaluation_results.jsonl`` one
+line a sample × label of an evaluation method, all in stretches of lines of one model, prompt template and
+partition. A first pass notes where these stretches begin; then the files are read in as many places at once
+as there are filters and methods, so that one item at a time is in memory.
 
 Samples are joined here, so that neither run is ever in memory: only numbers are kept, some hundred bytes
 a sample and no text. A model or prompt that is the only one in each run is what the runs are about (two
@@ -14,13 +15,13 @@ checkpoints, two prompts) and does not hold their samples apart.
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import blake2b
 from itertools import chain, groupby
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 from urllib.parse import urlencode
 
 import orjson
@@ -29,6 +30,7 @@ import pyarrow.parquet as pq
 from metrics.errors import DataError
 from metrics.statistics.gate import Verdict
 from tasks.comparison.compare import ComparedPair, ComparedRuns
+from tasks.comparison.matching import DEFAULT_REDUCTION
 from tasks.comparison.runs import changes, cost_changes
 from tasks.reporting import numbers
 from tasks.reporting.context import flat, moment, run_line
@@ -39,6 +41,7 @@ from tasks.reporting.view import (
     ARROWS,
     MEANING,
     OWN_FACETS,
+    LabelView,
     ResponseView,
     RunView,
     SampleView,
@@ -47,10 +50,11 @@ from tasks.reporting.view import (
     short_run_name,
 )
 from tasks.store.home import finite, whole_text
-from tasks.store.outputs import RESPONSES
+from tasks.store.outputs import EVALUATION_RESULTS, RESPONSES
+from tasks.verdicts.rows import is_scored
 
 JsonObject = dict[str, Any]
-SamplePlace = tuple[str | None, str | None, str | None]  # model, prompt template, filter
+SamplePlace = tuple[str | None, str | None, str | None]  # model, prompt template, filter or evaluation method
 Segments = dict[SamplePlace, list[tuple[int, int]]]  # byte ranges, in order
 
 
@@ -77,6 +81,8 @@ def folder_view(folder: str | Path) -> RunView:
 def _samples(folder: Path, facets: Sequence[str]) -> Iterator[SampleView]:
     responses = folder / RESPONSES
     logs = {path: _segments(path) for path in sorted(folder.glob("samples_*.jsonl"))}
+    verdicts = folder / EVALUATION_RESULTS
+    methods = _segments(verdicts) if verdicts.is_file() else {}
     for (model, prompt, _), ranges in _segments(responses).items():
         filters: defaultdict[str, list[Iterator[JsonObject]]] = defaultdict(list)
         for path, segments in logs.items():
@@ -84,16 +90,23 @@ def _samples(folder: Path, facets: Sequence[str]) -> Iterator[SampleView]:
                 if own_model in (model, None) and own_prompt in (prompt, None):
                     filters[name or "none"].append(_lines(path, places))
         streams = {name: _LinesByItem(chain.from_iterable(sources)) for name, sources in filters.items()}
+        judged = [
+            _LinesByItem(_lines(verdicts, places))
+            for (own_model, own_prompt, _), places in methods.items()
+            if (own_model, own_prompt) == (model, prompt)
+        ]
         for item_id, rows in groupby(_lines(responses, ranges), key=lambda row: row["item_id"]):
             logged = {name: stream.take(item_id) for name, stream in streams.items()}
-            yield _sample(list(rows), logged, facets)
+            said = [line for stream in judged for line in stream.take_all(item_id)]
+            yield _sample(list(rows), logged, said, facets)
 
 
 def _segments(path: Path) -> Segments:
     """Byte ranges of the lines of each place, neighbours joined."""
     found: Segments = {}
     for start, end, line in _positions(path):
-        place = (line.get("model_name"), line.get("prompt_template"), line.get("filter"))
+        method = ((line.get("metadata") or {}).get("evaluation_method") or {}).get("name")
+        place = (line.get("model_name"), line.get("prompt_template"), line.get("filter", method))
         ranges = found.setdefault(place, [])
         if ranges and ranges[-1][1] == start:
             ranges[-1] = (ranges[-1][0], end)
@@ -136,9 +149,16 @@ class _LinesByItem:
         self._next = next(self._lines, None)
         return line
 
+    def take_all(self, item_id: str) -> Iterator[JsonObject]:
+        while (line := self.take(item_id)) is not None:
+            yield line
+
 
 def _sample(
-    rows: list[JsonObject], logged: Mapping[str, JsonObject | None], facets: Sequence[str]
+    rows: list[JsonObject],
+    logged: Mapping[str, JsonObject | None],
+    judged: Sequence[JsonObject],
+    facets: Sequence[str],
 ) -> SampleView:
     first = rows[0]
     lines = {name: line for name, line in logged.items() if line is not None}
@@ -163,8 +183,30 @@ def _sample(
         if any(likelihoods)
         else [],
         item_digest=line.get("doc_hash"),
-        facets=item_facets(line.get("doc") or {}, first.get("metadata") or {}, facets),
+        facets=item_facets(_item(line, judged), first.get("metadata") or {}, facets),
+        labels=[_label(row) for row in judged],
         doc_id=line["doc_id"] if isinstance(line.get("doc_id"), int) else None,
+    )
+
+
+def _item(line: JsonObject, judged: Sequence[JsonObject]) -> JsonObject:
+    """The item's own fields, which either file holds."""
+    return line.get("doc") or (judged[0].get("item") if judged else None) or {}
+
+
+def _label(row: JsonObject) -> LabelView:
+    said = {
+        "custom_fields": (row.get("metadata") or {}).get("custom_fields"),
+        "detailed_results": row.get("detailed_results"),
+    }
+    details = {name: value for name, value in said.items() if value}
+    return LabelView(
+        label=row["label"],
+        sample_index=row["sample_index"],
+        passed=row["passed"],
+        score=row["score"],
+        status="ok" if is_scored(row) else "unscored",
+        details=details or ({"error": row["error"]} if row["error"] else {}),
     )
 
 
@@ -200,15 +242,16 @@ def _choice(arguments: Mapping[str, Any]) -> str:
 
 
 SampleKey = tuple[str, str, str]
-PairMeans = Mapping[str, float | None]
+ScoredBy = tuple[Literal["pair", "label"], str]
+Means = Mapping[ScoredBy, float | None]
 
 
 @dataclass
 class ScannedRun:
-    """The samples of one run as keys and mean scores, by position."""
+    """The samples of one run as keys and mean scores by pair and by label, by position."""
 
     keys: list[SampleKey] = field(default_factory=list)
-    means: list[PairMeans] = field(default_factory=list)
+    means: list[Means] = field(default_factory=list)
     failed: list[bool] = field(default_factory=list)
     responses: list[int] = field(default_factory=list)
 
@@ -219,7 +262,11 @@ class ScannedRun:
         for sample in samples:
             item = sample.item_digest or sample.item_id
             run.keys.append((item, sample.model_name, sample.prompt_template))
-            run.means.append({pair: mean_of_scored(scores) for pair, scores in sample.scores.items()})
+            by_pair = {pair: mean_of_scored(scores) for pair, scores in sample.scores.items()}
+            run.means.append(
+                {("pair", pair): mean for pair, mean in by_pair.items()}
+                | {("label", label): mean for label, mean in sample.label_means.items()}
+            )
             run.failed.append(sample.failed)
             run.responses.append(max(1, len(sample.responses)))
         return run
@@ -227,7 +274,7 @@ class ScannedRun:
 
 @dataclass(frozen=True)
 class PairedSample:
-    """Positions of one sample in both runs, None where a run does not have it; did a score change?"""
+    """Positions of one sample in both runs, None where a run lacks it; did a score or label change?"""
 
     base: int | None
     candidate: int | None
@@ -295,21 +342,22 @@ def choose_pairs(
     return [pairs[index] for index in sorted(chosen)], statement
 
 
-def _decisive(base: ScannedRun, candidate: ScannedRun) -> set[str]:
-    """The pairs whose change is a flip: those with scores from 0 to 1 only, or all if there are none.
+def _decisive(base: ScannedRun, candidate: ScannedRun) -> set[ScoredBy]:
+    """The pairs and labels whose change is a flip: those with scores from 0 to 1 only, or all if there are
+    none.
 
     Every BLEU moves a little when a response does; that says nothing.
     """
-    pairs: set[str] = set()
-    beyond: set[str] = set()
+    known: set[ScoredBy] = set()
+    beyond: set[ScoredBy] = set()
     for means in chain(base.means, candidate.means):
-        pairs |= means.keys()
-        beyond |= {pair for pair, mean in means.items() if mean is not None and not 0 <= mean <= 1}
-    return pairs - beyond or pairs
+        known |= means.keys()
+        beyond |= {one for one, mean in means.items() if mean is not None and not 0 <= mean <= 1}
+    return known - beyond or known
 
 
-def _flipped(before: PairMeans, after: PairMeans, decisive: set[str]) -> bool:
-    return any(before[pair] != after[pair] for pair in before.keys() & after.keys() & decisive)
+def _flipped(before: Means, after: Means, decisive: set[ScoredBy]) -> bool:
+    return any(before[one] != after[one] for one in before.keys() & after.keys() & decisive)
 
 
 def _size(pair: PairedSample, base: ScannedRun, candidate: ScannedRun) -> int:
@@ -370,17 +418,22 @@ class PairView:
     higher_is_better: bool | None = True
     method: str | None = None
     note: str | None = None
+    label: str | None = None
     group: str = ""
     items_better_up: bool = True
     facets: Mapping[str, str] = field(default_factory=dict)
     """Of the group, those that tell groups apart."""
     paired: bool = True
     """Whether the difference is of the items that both runs have, and not of two samples of items."""
+    by_mean: bool = True
+    """Whether items are better or worse by what the page compares samples by: their mean score, or how often
+    they passed. Other reductions and metrics count otherwise."""
 
     def samples(self, outcome: str) -> str:
         """The address, within the page, of the pair's samples of the group that came out so."""
+        scored_by = {"pair": self.name} if self.label is None else {"label": self.label}
         chosen = {f"f.{name}": value for name, value in self.facets.items()}
-        return f"#samples?{urlencode({'pair': self.name, 'outcome': outcome, **chosen})}"
+        return f"#samples?{urlencode({**scored_by, 'outcome': outcome, **chosen})}"
 
     @property
     def arrow(self) -> str:
@@ -483,12 +536,20 @@ def _models(view: RunView) -> str:
     return ", ".join(shown) + (f" and {more} more" if more else "")
 
 
-def compared_pairs(compared: ComparedRuns) -> list[PairView]:
-    """One row a compared group, named apart by whatever facets hold groups of a pair apart."""
+def compared_pairs(compared: ComparedRuns, pass_rates: Collection[str] = ()) -> list[PairView]:
+    """One row a compared group, named apart by whatever facets hold groups of a pair apart; ``pass_rates``
+    names the metrics that say how often a label passed."""
     keys = [pair.key for pair in compared.pairs]
     names = {name for key in keys for name, _ in key.facets}
     facets = {name for name in names if len({key.facet(name) for key in keys}) > 1}
-    return [_pair(pair, facets) for pair in compared.pairs]
+    return [_pair(pair, facets, pass_rates) for pair in compared.pairs]
+
+
+def pass_rates(*views: RunView) -> frozenset[str]:
+    """The names of the runs' metrics that say how often a label passed."""
+    configs = [view.manifest.get("config") or {} for view in views]
+    metrics = [metric for config in configs for metric in config.get("metrics") or ()]
+    return frozenset(metric["name"] for metric in metrics if metric.get("type") == "pass_rate")
 
 
 def differences(compared: Sequence[PairView]) -> list[Forest]:
@@ -587,7 +648,7 @@ def _models_first(facet: tuple[str, str]) -> bool:
     return facet[0] not in OWN_FACETS
 
 
-def _pair(pair: ComparedPair, facets: set[str]) -> PairView:
+def _pair(pair: ComparedPair, facets: set[str], pass_rates: Collection[str]) -> PairView:
     key, found, joined, terms = pair.key, pair.comparison, pair.joined, pair.terms
     group = " · ".join(
         [
@@ -618,8 +679,10 @@ def _pair(pair: ComparedPair, facets: set[str]) -> PairView:
         higher_is_better=pair.higher_is_better,
         method=found.test,
         note=pair.reason or found.warning,
+        label=key.label,
         group=group,
         items_better_up=pair.items_better_up,
         facets=named,
         paired=pair.paired,
+        by_mean=key.reduction == DEFAULT_REDUCTION and (key.label is None or key.metric in pass_rates),
     )

@@ -335,6 +335,8 @@ class SampleIndex:
         self._unscored: defaultdict[str, dict[int, int]] = defaultdict(dict)
         self._nothing: defaultdict[str, dict[int, int]] = defaultdict(dict)
         self._passed: defaultdict[str, dict[int, float | None]] = defaultdict(dict)
+        self._label_means: defaultdict[str, dict[int, float | None]] = defaultdict(dict)
+        self._label_unscored: defaultdict[str, dict[int, int]] = defaultdict(dict)
 
     def add(self, sample: SampleView, question: int) -> None:
         """Adds the next sample."""
@@ -366,8 +368,12 @@ class SampleIndex:
         by_label: defaultdict[str, list[float | None]] = defaultdict(list)
         for label in sample.labels:
             by_label[label.label].append(None if label.passed is None else float(label.passed))
+            unscored = self._label_unscored[label.label]
+            unscored[row] = unscored.get(row, 0) + (label.status != "ok")
         for name, passed in by_label.items():
             self._passed[name][row] = mean_of_scored(passed)
+        for name, mean in sample.label_means.items():
+            self._label_means[name][row] = mean
 
     @property
     def positions(self) -> frozenset[int]:
@@ -400,6 +406,8 @@ class SampleIndex:
             "unscored": _columns(self._unscored, rows),
             "nothing": _columns(self._nothing, rows),
             "passed": _columns(self._passed, rows),
+            "label_mean": _columns(self._label_means, rows),
+            "label_unscored": _columns(self._label_unscored, rows),
         }
 
 

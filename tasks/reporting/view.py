@@ -123,6 +123,11 @@ class LabelView:
     status: str = "ok"
     details: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def number(self) -> float | None:
+        """1 or 0 for passed or not, else the score."""
+        return self.score if self.passed is None else float(self.passed)
+
 
 @dataclass(slots=True)
 class SampleView:
@@ -161,6 +166,14 @@ class SampleView:
     def counted(self) -> Sequence[ResponseView]:
         """The responses that are samples: one that the recording lacks is none, except to a pair's scores."""
         return self.responses if self.scores else [one for one in self.responses if not one.absent]
+
+    @property
+    def label_means(self) -> dict[str, float | None]:
+        """The mean over repeats of what each label came to."""
+        numbers: dict[str, list[float | None]] = {}
+        for label in self.labels:
+            numbers.setdefault(label.label, []).append(label.number)
+        return {name: mean_of_scored(own) for name, own in numbers.items()}
 
     @property
     def failed(self) -> bool:

@@ -49,8 +49,8 @@ class Browser {
     options(byId('pair'), [['', 'any pair'], ...pairs.map((pair) => [pair, pair])]);
     byId('pair-control').hidden = pairs.length < 2;
     options(byId('outcome'), this.view.outcomes(index));
-    const labels = Object.keys(index.passed);
-    options(byId('label'), [['', 'any'], ...labels.flatMap((label) => [[`${label}:1`, `${label}: passed`], [`${label}:0`, `${label}: did not pass`], [`${label}:?`, `${label}: unscored`]])]);
+    const labels = this.view.labels(index);
+    options(byId('label'), [['', 'any'], ...labels]);
     byId('label-control').hidden = !labels.length;
     options(byId('order'), this.view.orders(index));
     const facets = Object.entries(index.facets).filter(([, { values }]) => values.length > 1);
@@ -136,15 +136,7 @@ class Browser {
       const code = facet.values.indexOf(value);
       tests.push((row) => facet.codes[row] === code);
     }
-    const label = this.query.get('label');
-    if (label) {
-      const column = index.passed[label.slice(0, label.lastIndexOf(':'))] ?? [];
-      const wanted = label.slice(label.lastIndexOf(':') + 1);
-      tests.push((row) => column[row] !== undefined && (wanted === '?' ? column[row] === null : column[row] === Number(wanted)));
-    }
-    const outcome = this.view.test(index, this.query);
-    if (outcome) tests.push(outcome);
-    return tests;
+    return [...tests, ...this.view.tests(index, this.query)];
   }
 
   announce() {

@@ -6,15 +6,35 @@ class CompareBrowserView {
   constructor(base, candidate, paired) {
     Object.assign(this, { base, candidate, paired, noun: 'pair', marking: true });
     this.length = paired.base.length;
+    this.scored = [...this.scoredBy('mean', 'unscored', false), ...this.scoredBy('label_mean', 'label_unscored', true)];
     this.index = this.combinedIndex();
-    const within = (pair) => [base, candidate].every(({ index }) => (index.mean[pair] ?? []).every((mean) => mean === null || (mean >= 0 && mean <= 1)));
-    this.shares = new Set(Object.keys(this.index.mean).filter((pair) => within(pair) && !page.lower_is_better.includes(pair)));
+    this.shares = new Set(this.scored.filter(({ label, within, lower }) => !label && within && !lower).map(({ name }) => name));
+  }
+
+  // What samples are compared by, pairs or labels of evaluation methods: the columns of both runs, how much better the
+  // candidate is (null where a side has no score), where either run has it at all, and where both do and differ.
+  scoredBy(means, unscored, label) {
+    const stores = [this.base, this.candidate];
+    const names = [...new Set(stores.flatMap(({ index }) => Object.keys(index[means])))];
+    return names.map((name) => {
+      const [before, after] = stores.map(({ index }) => index[means][name] ?? []);
+      const [lost, lacking] = stores.map(({ index }) => index[unscored][name] ?? []);
+      const lower = !label && page.lower_is_better.includes(name);
+      // Of items: perplexity is better when lower, and the log-likelihood of an item when higher.
+      const change = (from, to) => (from === null || to === null ? null : lower ? from - to : to - from);
+      return {
+        name, label, lower, before, after,
+        within: [...before, ...after].every((mean) => mean === null || (mean >= 0 && mean <= 1)),
+        change: this.rows((b, c) => change(before[b] ?? null, after[c] ?? null)),
+        there: this.rows((b, c) => (lost[b] ?? lacking[c] ?? null) !== null),
+        differs: this.rows((b, c) => (lost[b] ?? null) !== null && (lacking[c] ?? null) !== null && (before[b] ?? null) !== (after[c] ?? null)),
+      };
+    });
   }
 
   // The columns that the browser filters by, one entry a pair of samples.
   combinedIndex() {
     const { base, candidate } = this;
-    const pairs = [...new Set([...Object.keys(base.index.mean), ...Object.keys(candidate.index.mean)])];
     const facets = {};
     for (const name of Object.keys({ ...base.index.facets, ...candidate.index.facets })) {
       const values = [];
@@ -31,22 +51,12 @@ class CompareBrowserView {
       item: this.rows((b, c) => (b >= 0 ? base.index.item[b] : candidate.index.item[c])),
       name: this.rows((b, c) => (b >= 0 ? base.index.name[b] : candidate.index.name[c])),
       facets,
-      passed: {},
-      mean: Object.fromEntries(pairs.map((pair) => [pair, this.rows((b, c) => this.change(pair, b, c))])),
+      mean: Object.fromEntries(this.scored.filter(({ label }) => !label).map(({ name, change }) => [name, change])),
     };
   }
 
   rows(value) {
     return this.paired.base.map((b, i) => value(b, this.paired.candidate[i]));
-  }
-
-  // How much better the candidate is; null where a side has no score.
-  change(pair, b, c) {
-    const before = b < 0 ? null : this.base.index.mean[pair]?.[b];
-    const after = c < 0 ? null : this.candidate.index.mean[pair]?.[c];
-    if (before === null || before === undefined || after === null || after === undefined) return null;
-    // Of items: perplexity is better when lower, and the log-likelihood of an item when higher.
-    return page.lower_is_better.includes(pair) ? before - after : after - before;
   }
 
   outcomes() {
@@ -57,39 +67,39 @@ class CompareBrowserView {
     return [['', 'worse, better, the same'], ['better', 'better, worse, the same'], ['data', 'as in the dataset']];
   }
 
-  chosenPairs(index, query) {
-    const pair = this.stripped(query.get('pair'));
-    if (pair && index.mean[pair]) return [pair];
-    return this.shares.size ? [...this.shares] : Object.keys(index.mean); // every BLEU moves a little; that is no flip
+  labels() {
+    return this.scored.filter(({ label }) => label).map(({ name }) => [name, name]);
   }
 
-  // Samples have scores, not reductions: "pass@8(exact_match),strict" leads to the samples of "exact_match,strict".
-  stripped(pair) {
-    if (!pair || this.index.mean[pair]) return pair;
-    return pair.replace(/^[^(]*\((.*)\)(,[^,]*)$/, '$1$2');
+  chosen(query) {
+    const [pair, named] = [query.get('pair'), query.get('label')];
+    const asked = this.scored.filter(({ name, label }) => (named ? label && name === named : !label && name === pair));
+    if (asked.length) return asked;
+    const within = this.scored.filter((one) => one.within);
+    return within.length ? within : this.scored; // every BLEU moves a little; that is no flip
   }
 
-  test(index, query) {
-    const pairs = this.chosenPairs(index, query);
-    const some = (test) => (row) => pairs.some((pair) => test(index.mean[pair][row]));
+  tests(index, query) {
+    const chosen = this.chosen(query);
+    const some = (test) => (row) => chosen.some(({ change }) => change[row] !== null && test(change[row]));
     const alone = (row) => this.paired.base[row] < 0 || this.paired.candidate[row] < 0;
     switch (query.get('outcome') ?? '') {
-      case 'flipped': return some((change) => change !== null && change !== 0);
-      case 'worse': return some((change) => change !== null && change < 0);
-      case 'better': return some((change) => change !== null && change > 0);
-      case 'same': return (row) => pairs.every((pair) => index.mean[pair][row] === 0);
-      case 'unscored': return (row) => !alone(row) && pairs.some((pair) => index.mean[pair][row] === null);
-      case 'alone': return alone;
-      default: return null;
+      case 'flipped': return [(row) => chosen.some(({ differs }) => differs[row])];
+      case 'worse': return [some((change) => change < 0)];
+      case 'better': return [some((change) => change > 0)];
+      case 'same': return [(row) => some((change) => change === 0)(row) && chosen.every(({ change, there }) => !there[row] || change[row] === 0)];
+      case 'unscored': return [(row) => !alone(row) && chosen.some(({ change, there }) => there[row] && change[row] === null)];
+      case 'alone': return [alone];
+      default: return [];
     }
   }
 
   ordered(index, rows, query) {
     const order = query.get('order') ?? '';
     if (order === 'data') return rows;
-    const pairs = this.chosenPairs(index, query);
+    const chosen = this.chosen(query);
     const rank = new Map(rows.map((row) => {
-      const changes = pairs.map((pair) => index.mean[pair][row]).filter((change) => change !== null);
+      const changes = chosen.map(({ change }) => change[row]).filter((change) => change !== null);
       const worst = Math.min(0, ...changes);
       const best = Math.max(0, ...changes);
       const [first, second] = order === 'better' ? [best, -worst] : [-worst, best];
@@ -100,13 +110,15 @@ class CompareBrowserView {
 
   row(index, row, query) {
     const [b, c] = [this.paired.base[row], this.paired.candidate[row]];
-    const sign = (pair, value) => (value === null || value === undefined ? '?' : this.shares.has(pair) && (value === 0 || value === 1) ? (value ? '✓' : '✗') : score(value));
-    const badges = namedChips(this.chosenPairs(index, query), (pair, name) => {
-      const change = index.mean[pair][row];
+    const sign = ({ label, name }, value) => (value === null || value === undefined ? '?' : (label || this.shares.has(name)) && (value === 0 || value === 1) ? (value ? '✓' : '✗') : score(value));
+    const chosen = this.chosen(query).filter(({ there }) => there[row]);
+    const short = shortNames(chosen.filter(({ label }) => !label).map(({ name }) => name));
+    const badges = namedChips(chosen, (one) => {
+      const change = one.change[row];
       const kind = change === null ? 'unscored' : change > 0 ? 'full' : change < 0 ? 'none' : '';
-      const sides = [b < 0 ? '–' : sign(pair, this.base.index.mean[pair]?.[b]), c < 0 ? '–' : sign(pair, this.candidate.index.mean[pair]?.[c])];
-      return element('span', { class: `chip ${kind}`, title: pair, text: `${sides.join(' → ')}${name}` });
-    });
+      const sides = [b < 0 ? '–' : sign(one, one.before[b]), c < 0 ? '–' : sign(one, one.after[c])];
+      return element('span', { class: `chip ${kind}`, title: one.name, text: `${sides.join(' → ')}${one.label ? ` ${one.name}` : short.get(one.name)}` });
+    }, ({ name }) => name);
     const names = Object.values(index.facets).filter(({ values }) => values.length > 1).slice(0, 2).map(({ values, codes }) => values[codes[row]]);
     const [store, at] = c >= 0 ? [this.candidate, c] : [this.base, b];
     return listRow(index.name[row], names, store.asked(at), badges, store.index.snippet[at]);

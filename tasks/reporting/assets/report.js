@@ -43,7 +43,21 @@ class RunBrowserView {
     return pair && index.mean[pair] ? [pair] : this.pairs(index);
   }
 
-  test(index, query) {
+  labels(index) {
+    return Object.keys(index.label_unscored).flatMap((label) => [[`${label}:1`, `${label}: passed`], [`${label}:0`, `${label}: did not pass`], [`${label}:?`, `${label}: unscored`]]);
+  }
+
+  tests(index, query) {
+    return [this.ofLabel(index, query.get('label') ?? ''), this.ofOutcome(index, query)].filter(Boolean);
+  }
+
+  ofLabel(index, chosen) {
+    if (!chosen) return null;
+    const [label, wanted] = [chosen.slice(0, chosen.lastIndexOf(':')), chosen.slice(chosen.lastIndexOf(':') + 1)];
+    return wanted === '?' ? (row) => index.label_unscored[label]?.[row] > 0 : (row) => index.passed[label]?.[row] === Number(wanted);
+  }
+
+  ofOutcome(index, query) {
     const outcome = query.get('outcome') ?? '';
     const pairs = this.chosenPairs(index, query);
     const means = (test) => (row) => pairs.some((pair) => this.shares.has(pair) && index.mean[pair][row] !== null && test(index.mean[pair][row]));
@@ -80,15 +94,16 @@ class RunBrowserView {
     const chosen = this.chosenPairs(index, query);
     const shares = chosen.filter((pair) => this.shares.has(pair));
     const scored = (shares.length ? shares : chosen).filter((pair) => index.mean[pair][row] !== null || index.unscored[pair][row]);
-    const badges = namedChips(scored, (pair, name) => {
+    const names = shortNames(scored);
+    const badges = namedChips(scored, (pair) => {
       const mean = index.mean[pair][row];
       const kind = mean === null ? 'unscored' : !this.shares.has(pair) ? '' : mean === 1 ? 'full' : mean === 0 ? 'none' : 'part';
       const sign = { unscored: '?', full: '✓', none: '✗' }[kind];
-      return badge(kind, `${sign ?? score(mean)}${name}`, `${pair}: ${score(mean)}`);
+      return badge(kind, `${sign ?? score(mean)}${names.get(pair)}`, `${pair}: ${score(mean)}`);
     });
     if (index.failed[row]) badges.unshift(badge('unscored', 'failed'));
-    const names = Object.values(index.facets).slice(0, 2).filter(({ values }) => values.length > 1).map(({ values, codes }) => values[codes[row]]);
-    return listRow(index.name[row], names, this.store.asked(row), badges, index.snippet[row]);
+    const places = Object.values(index.facets).slice(0, 2).filter(({ values }) => values.length > 1).map(({ values, codes }) => values[codes[row]]);
+    return listRow(index.name[row], places, this.store.asked(row), badges, index.snippet[row]);
   }
 
   async detail(row, browser) {

@@ -108,12 +108,11 @@ function shortNames(pairs) {
   return new Map(pairs.map((pair) => [pair, ` ${different(metricOf) ? metricOf(pair) : different(filterOf) ? filterOf(pair) : pair}`]));
 }
 
-// Chips of the first pairs with their names; the others are counted, and named where one points.
-function namedChips(pairs, chip, shown = 2) {
-  const names = shortNames(pairs);
+// Chips of the first pairs; the others are counted, and named where one points.
+function namedChips(pairs, chip, name = (pair) => pair, shown = 2) {
   const more = pairs.slice(shown);
-  return [...pairs.slice(0, shown).map((pair) => chip(pair, names.get(pair))),
-    more.length ? element('span', { class: 'chip', title: more.join(', '), text: `+${more.length}` }) : null].filter(Boolean);
+  return [...pairs.slice(0, shown).map(chip),
+    more.length ? element('span', { class: 'chip', title: more.map(name).join(', '), text: `+${more.length}` }) : null].filter(Boolean);
 }
 
 const filterOf = (pair) => pair.slice(pair.indexOf(',') + 1);

@@ -38,7 +38,8 @@ from tasks.comparison.runs import (
     pooled_groups,
 )
 from tasks.comparison.trends import flapping_items, trend
-from tasks.reporting.compare import compared_pairs
+from tasks.reporting.compare import compared_pairs, pass_rates
+from tasks.reporting.view import RunView
 from tasks.store.storage import Store
 
 KEY = GroupKey("sums", "strict", "exact_match", "mean", None, (("model_name", "demo"),))
@@ -669,6 +670,21 @@ def test_runs_on_different_items_are_compared_as_two_samples(tmp_path: Path) -> 
     near = groups(tmp_path, items(2000, 1600, "more"))
     close = only(compared(run(base), run(near), Gate(margin=0.1, method="unpaired")))
     assert close.verdict == "pass"
+
+
+def test_only_means_and_pass_rates_are_counted_as_the_page_counts_samples(tmp_path: Path) -> None:
+    config = {"metrics": [{"name": "passes", "type": "pass_rate"}, {"name": "grade", "type": "mean_score"}]}
+    rates = pass_rates(RunView({"config": config}, pa.table({}), lambda: iter(())))
+    keys: list[dict[str, Any]] = [
+        {"metric": "exact_match"},
+        {"metric": "exact_match", "reduction": "pass@2"},
+        {"metric": "passes", "label": "polite"},
+        {"metric": "grade", "label": "polite"},
+    ]
+    own = {key: group for one in keys for key, group in groups(tmp_path, items(20, 10), **one).items()}
+    shown = compared_pairs(compared(run(own), run(own)), rates)
+    counted = {(pair.name, pair.label) for pair in shown if pair.by_mean}
+    assert counted == {("exact_match,strict", None), ("passes,strict", "polite")}
 
 
 def test_clusters_of_two_fields_cross(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from tasks.reporting.compare import (
     write_compare_report,
 )
 from tasks.reporting.report import PageLimits
-from tasks.reporting.view import ResponseView, RunView, SampleView
+from tasks.reporting.view import LabelView, ResponseView, RunView, SampleView
 from tests.tasks.reporting.recorded_runs import results, row
 from tests.tasks.reporting.report_recordings import HOSTILE, run_of
 
@@ -64,6 +64,16 @@ def test_a_corpus_score_that_moves_a_little_is_no_flip() -> None:
     assert paired(base, candidate) == [(0, 0, False)]
     base, candidate = ([sample("1", scores={"bleu,none": [bleu]})] for bleu in (46.0, 45.0))
     assert paired(base, candidate) == [(0, 0, True)]
+
+
+def test_a_label_that_passes_no_more_is_a_flip() -> None:
+    def labelled(passed: bool, score: float | None = None) -> list[SampleView]:
+        return [sample("1", scores={"bleu,none": [score or 46.0]}, labels=[LabelView("ok", 0, passed)])]
+
+    assert paired(labelled(True), labelled(False)) == [(0, 0, True)]
+    assert paired(labelled(True), labelled(True, score=45.0)) == [(0, 0, False)]
+    graded = [[sample("1", scores={}, labels=[LabelView("ok", 0, None, score)])] for score in (0.5, 1.0)]
+    assert paired(*graded) == [(0, 0, True)]
 
 
 def test_items_meet_by_content_and_not_by_id() -> None:
@@ -206,6 +216,18 @@ def test_wins_and_losses_lead_to_the_samples_of_their_group(tmp_path: Path) -> N
     for outcome in ("better", "worse"):
         for facets in (group, ""):
             assert f'href="#samples?pair=em%2Cnone&amp;outcome={outcome}{facets}"' in text
+
+
+def test_counts_lead_to_samples_only_where_these_are_counted_alike(tmp_path: Path) -> None:
+    numbers = (0.2, 0.3, 0.1, 0.05, 0.15)
+    pairs = [
+        PairView("pass_rate,none", *numbers, wins=7, label="is ok"),
+        PairView("pass@2(em),none", *numbers, wins=8, losses=9, by_mean=False),
+    ]
+    text = write_compare_report(run(), run(), pairs, tmp_path / "c.html").path.read_text()
+    assert '<a href="#samples?label=is+ok&amp;outcome=better">7</a>' in text
+    assert '<td class="num" data-sort="8">8</td>' in text
+    assert '<td class="num" data-sort="9">9</td>' in text
 
 
 def test_the_page_orders_items_by_their_own_numbers(tmp_path: Path) -> None:

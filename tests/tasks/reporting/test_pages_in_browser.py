@@ -27,7 +27,7 @@ from tasks.reporting.night import write_night
 from tasks.reporting.overview import ROWS, write_index
 from tasks.reporting.page import read_asset
 from tasks.reporting.report import write_report
-from tasks.reporting.view import ResponseView, RunView, SampleView
+from tasks.reporting.view import LabelView, ResponseView, RunView, SampleView
 from tasks.store.schemas import RESULTS
 from tasks.store.storage import Store
 from tests.tasks.reporting.recorded_runs import record, row
@@ -447,6 +447,46 @@ def test_the_keyboard_is_enough_for_a_comparison(browser: Any, pages: dict[str, 
     assert page.evaluate("document.activeElement.id") == "detail"
     assert page.locator(".side-name").all_inner_texts() == ["questions-01234567…", "questions-fedcba98…"]
     assert page.locator(".detail ins").first.inner_text() == " or so"
+    opened.context.close()
+
+
+def labelled(passed: dict[str, bool | None]) -> RunView:
+    """A run that evaluation methods judged and no metric; None: the method could not."""
+    samples = [
+        SampleView(
+            item_id=item,
+            model_name="m",
+            prompt_template="p",
+            prompt=f"question {item}",
+            responses=[ResponseView(f"answer {item}")],
+            labels=[LabelView(item[0], 0, own, None, "unscored" if own is None else "ok")],
+        )
+        for item, own in passed.items()
+    ]
+    return run_of(lambda: iter(samples), {"benchmark": "b"})
+
+
+def test_a_comparison_of_evaluation_methods_shows_what_became_of_each_label(
+    browser: Any, tmp_path: Path
+) -> None:
+    base = labelled({"a1": True, "a2": True, "a3": False, "b1": True, "b2": None})
+    candidate = labelled({"a1": True, "a2": False, "a3": True, "b1": False, "b2": True})
+    pairs = [PairView("pass_rate,none", 0.7, 0.7, 0.0, label="a", wins=1, losses=1)]
+    path = write_compare_report(base, candidate, pairs, tmp_path / "comparison.html").path
+    opened = Opened(browser, path)
+    page = opened.ready()
+    assert page.locator(".row b").first.inner_text() in ("a2", "b1"), "what became worse is first"
+    page.get_by_role("link", name="4", exact=True).click()
+    wait_until(page, "() => document.getElementById('status').textContent === '4 of 5 pairs'")
+    page.locator('a[href$="label=a&outcome=worse"]').click()
+    wait_until(page, "() => document.getElementById('status').textContent === '1 of 5 pairs'")
+    assert page.locator("#label").input_value() == "a"
+    assert page.locator(".row .chip").inner_text() == "✓ → ✗ a"
+    page.locator("#outcome").select_option("unscored")
+    assert page.locator("#status").inner_text() == "0 of 5 pairs"
+    page.locator("#label").select_option("b")
+    assert page.locator("#status").inner_text() == "1 of 5 pairs"
+    assert opened.logged == []
     opened.context.close()
 
 

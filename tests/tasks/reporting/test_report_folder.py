@@ -11,7 +11,7 @@ import pytest
 
 from metrics.errors import DataError
 from tasks.reporting.compare import folder_view
-from tasks.reporting.view import ResponseView, SampleView
+from tasks.reporting.view import LabelView, ResponseView, SampleView
 from tasks.store.schemas import RESULTS
 
 
@@ -36,6 +36,18 @@ def logged(item: str, name: str, found: list[Any], score: float | None, **fields
         "doc_id": 0, "item_id": item, "doc": {}, "target": "4", "filter": name, "filtered_resps": found,
         "metrics": ["em"], "em": score, "doc_hash": f"hash {item}",
         "arguments": {"gen_args_0": {"arg_0": "2 + 2?"}}, "resps": [["A: 4"]],
+    }  # fmt: skip
+    return row | fields
+
+
+def judged(
+    item: str, index: int, method: str, label: str, passed: bool | None, **fields: Any
+) -> dict[str, Any]:
+    row = {
+        "item_id": item, "sample_index": index, "label": label, "model_name": "m", "prompt_template": "p",
+        "passed": passed, "score": None if passed is None else float(passed), "error": None,
+        "status": "unscored" if passed is None else "ok", "evaluation_time": 0.1, "detailed_results": {},
+        "metadata": {"evaluation_method": {"name": method}}, "item": {"topic": f"topic {item}"},
     }  # fmt: skip
     return row | fields
 
@@ -67,6 +79,7 @@ def test_a_sample_is_read_with_all_that_came_of_it(folder: Path) -> None:
         ],
         filters={"strict": ["4"]},
         scores={"em,strict": [1.0]},
+        labels=[],
         choices=[],
         item_digest="hash 1",
         doc_id=0,
@@ -137,6 +150,33 @@ def test_a_run_whose_scoring_failed_still_shows_its_responses(folder: Path) -> N
     (folder / "samples_b.jsonl").unlink()
     first, _ = folder_view(folder).samples()
     assert first == dataclasses.replace(first, filters={}, scores={}, references=[])
+
+
+def test_what_evaluation_methods_said_is_read_with_each_sample(folder: Path) -> None:
+    (folder / "samples_b.jsonl").unlink()
+    config = {"facets": ["item.topic"]}
+    (folder / "manifest.json").write_bytes(orjson.dumps({"benchmark": "b", "config": config}))
+    lines(folder / "responses.jsonl", [response("1", 0), response("1", 1), response("2", 0)])
+    said = {"detailed_results": {"why": "polite"}}
+    lines(
+        folder / "evaluation_results.jsonl",
+        [
+            judged("1", 0, "tone", "polite", True, **said),
+            judged("1", 0, "tone", "short", False),
+            judged("1", 1, "tone", "polite", None, error="no reply"),
+            judged("2", 0, "tone", "polite", False),
+            judged("2", 0, "sum", "right", True),
+        ],
+    )
+    first, second = folder_view(folder).samples()
+    assert first.labels == [
+        LabelView("polite", 0, True, 1.0, details=said),
+        LabelView("short", 0, False, 0.0),
+        LabelView("polite", 1, None, None, "unscored", {"error": "no reply"}),
+    ]
+    assert first.failed
+    assert second.labels == [LabelView("polite", 0, False, 0.0), LabelView("right", 0, True, 1.0)]
+    assert (first.facets, second.facets) == ({"item.topic": "topic 1"}, {"item.topic": "topic 2"})
 
 
 def test_what_is_missing_or_broken_is_named(folder: Path) -> None:
