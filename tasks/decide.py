@@ -111,7 +111,7 @@ class PairLook:
     @property
     def said(self) -> str:
         """In words."""
-        name = " ".join([self.key.pair, *(value for _, value in self.key.facets)])
+        name = " ".join([self.key.pair, *self.key.facet_words])
         if isinstance(self.found, str):
             return f"{name}: {self.found}"
         ends = f"{self.found.ci_low:+.4f} … {self.found.ci_high:+.4f}"

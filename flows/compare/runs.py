@@ -41,6 +41,7 @@ from tasks.comparison.runs import (
     match_groups,
     over_facets,
 )
+from tasks.reduction.facets import facet_words
 from tasks.reporting.context import moment
 from tasks.reporting.tables import Column, FittedTable, one_line
 from tasks.store.home import finite, write_json
@@ -339,7 +340,7 @@ def cost_line(change: CostChange) -> str:
 
 def outcome_line(change: OutcomeChange) -> str:
     """How often answers came to an outcome before and now, in words."""
-    where = ", ".join(value for _, value in change.key.facets) or change.key.benchmark
+    where = ", ".join(change.key.facet_words) or change.key.benchmark
     p = "" if math.isnan(change.p_value) else f", p = {change.p_value:.2g}"
     shares = f"{_per_cent(change.base)} → {_per_cent(change.candidate)}"
     return f"answers {change.outcome.replace('_', ' ')}, {where}: {shares} of {change.n_items} items{p}"
@@ -368,7 +369,9 @@ def group_of(pair: ComparedPair) -> list[str]:
     """The values of the facets and the label; where the runs differ in one, both of its values."""
     after = dict(pair.match.candidate.facets) if pair.match.candidate is not None else {}
     facets = [
-        value if after.get(name, value) == value else f"{value} → {after[name]}"
+        facet_words(value)
+        if after.get(name, value) == value
+        else f"{facet_words(value)} → {facet_words(after[name])}"
         for name, value in pair.key.facets
     ]
     return list(map(one_line, [*facets, *([pair.key.label] if pair.key.label else [])]))

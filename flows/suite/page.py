@@ -14,6 +14,7 @@ from tasks.comparison.matching import GroupKey, result_key
 from tasks.comparison.runs import ComparedRun, key_with_model
 from tasks.history.nights import Night
 from tasks.models.tally import AnswerCounts
+from tasks.reduction.facets import facet_words
 from tasks.reporting import numbers
 from tasks.reporting.night import write_night
 
@@ -123,7 +124,7 @@ def _cell(own: Sequence[Number], headline: str, folder: Path) -> dict[str, Any] 
 
 def _detail(number: Number) -> dict[str, Any]:
     row, pair, key = number.row, number.pair, number.key
-    facets = [value for name, value in key.facets if name != "model_name"]
+    facets = [facet_words(value) for name, value in key.facets if name != "model_name"]
     return {
         "benchmark": key.benchmark,
         "model": number.model,

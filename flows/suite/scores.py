@@ -11,6 +11,7 @@ from flows.compare.runs import DOUBT, STYLES, change_line
 from flows.suite.names import is_several, risen_outcomes
 from tasks.comparison.matching import GroupKey, result_key
 from tasks.comparison.runs import Change, ComparedRun, OutcomeChange, key_with_model
+from tasks.reduction.facets import facet_words
 from tasks.reporting import numbers
 from tasks.reporting.tables import Column, FittedTable, one_line
 
@@ -67,7 +68,7 @@ def _outcome_change(told: Mapping[str, Any]) -> OutcomeChange:
 
 
 def _in_brackets(facets: Mapping[str, str]) -> str:
-    return f" ({', '.join(facets.values())})" if facets else ""
+    return f" ({', '.join(map(facet_words, facets.values()))})" if facets else ""
 
 
 def key_of(pair: Mapping[str, Any]) -> GroupKey:
@@ -83,7 +84,7 @@ def _cells(key: GroupKey, row: Mapping[str, Any], pair: Mapping[str, Any]) -> li
     failed = row["status"] == "failed"
     return [
         key.benchmark,
-        " ".join([value for _, value in key.facets] + ([key.label] if key.label else [])),
+        " ".join(key.facet_words + ([key.label] if key.label else [])),
         key.filter,
         key.pair.removesuffix(f",{key.filter}"),
         numbers.number(value),

@@ -244,7 +244,7 @@ def _courses(courses: tuple[PairCourse, ...]) -> Iterator[str]:
 
 
 def _course_name(course: PairCourse) -> str:
-    group = " ".join(value for _, value in course.key.facets)
+    group = " ".join(course.key.facet_words)
     return (
         f"{course.key.benchmark} {course.key.pair} ({group})"
         if group

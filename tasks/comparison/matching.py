@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from metrics.aggregation import Aggregation, build_aggregation
 from metrics.errors import ConfigError, NightjarError
 from metrics.statistics.differences import ItemColumn
-from tasks.reduction.facets import facet_texts, parse_facets, plain_text
+from tasks.reduction.facets import facet_texts, facet_words, parse_facets, plain_text
 from tasks.store.schemas import COUNTED, cluster_ways
 
 KEY_COLUMNS = ("benchmark", "filter", "metric", "reduction")
@@ -64,6 +64,11 @@ class GroupKey:
         """The name that exports and gate files use: ``metric,filter``, or ``reduction(metric),filter``."""
         metric = self.metric if self.reduction == DEFAULT_REDUCTION else f"{self.reduction}({self.metric})"
         return f"{metric},{self.filter}"
+
+    @property
+    def facet_words(self) -> list[str]:
+        """The values of the facets, for people."""
+        return [facet_words(value) for _, value in self.facets]
 
     def facet(self, name: str) -> str | None:
         """The value of one facet; None where the group has no such facet."""

@@ -138,6 +138,11 @@ def facet_text(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, sort_keys=True)
 
 
+def facet_words(text: str) -> str:
+    """A facet's value, as text, for people: an empty one has a name."""
+    return text or "(empty)"
+
+
 def plain_text(text: str) -> str:
     """What ``facet_text`` made of a value, without the quotes that tell a text from what it reads like.
 

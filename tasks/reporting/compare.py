@@ -32,6 +32,7 @@ from metrics.statistics.gate import Verdict
 from tasks.comparison.compare import ComparedPair, ComparedRuns
 from tasks.comparison.matching import DEFAULT_REDUCTION
 from tasks.comparison.runs import changes, cost_changes
+from tasks.reduction.facets import facet_words
 from tasks.reporting import numbers
 from tasks.reporting.context import flat, moment, run_line
 from tasks.reporting.page import packed_element, page_parts
@@ -653,10 +654,10 @@ def _pair(pair: ComparedPair, facets: set[str], pass_rates: Collection[str]) -> 
     group = " · ".join(
         [
             *([key.label] if key.label else []),
-            *(value for name, value in sorted(key.facets, key=_models_first) if name in facets and value),
+            *(facet_words(value) for name, value in sorted(key.facets, key=_models_first) if name in facets),
         ]
     )
-    named = {name: value for name, value in key.facets if name in facets and value}
+    named = {name: value for name, value in key.facets if name in facets}
     if found is None:
         return PairView(key.pair, None, None, None, verdict=pair.verdict, note=pair.reason, group=group)
     return PairView(

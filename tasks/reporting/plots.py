@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from tasks.comparison.compare import ComparedPair
 from tasks.comparison.trends import CurvePoint, LearningCurve, is_worse
+from tasks.reduction.facets import facet_words
 from tasks.reporting import numbers
 from tasks.reporting.view import MEANING, Place, ResultRow, SampleView
 
@@ -347,7 +348,7 @@ def sentence(curve: LearningCurve, several: bool) -> str:
 
 
 def _title(curve: LearningCurve, several: bool) -> str:
-    shared = [value for name, value in curve.key.facets if several or name == "sweep"]
+    shared = [facet_words(value) for name, value in curve.key.facets if several or name == "sweep"]
     label = [curve.key.label] if curve.key.label else []
     return " · ".join([curve.key.pair, *label, *shared])
 
@@ -392,7 +393,7 @@ def _plot(pair: str, label: str, curves: Sequence[LearningCurve]) -> Curves:
 
     lines = []
     for curve in curves:
-        name = " · ".join(value for _, value in curve.key.facets) or curve.key.pair
+        name = " · ".join(curve.key.facet_words) or curve.key.pair
         lines.append(frame.curve(name, [mark(curve.facet, point) for point in curve.points]))
     filter_name = curves[0].key.filter
     title = pair.removesuffix(f",{filter_name}") + (f" · {label}" if label else "")

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from flows.compare.runs import name_of
 from metrics.aggregation import build_aggregation
 from metrics.errors import ConfigError
 from metrics.statistics.unpaired import UNPAIRED
@@ -685,6 +686,18 @@ def test_only_means_and_pass_rates_are_counted_as_the_page_counts_samples(tmp_pa
     shown = compared_pairs(compared(run(own), run(own)), rates)
     counted = {(pair.name, pair.label) for pair in shown if pair.by_mean}
     assert counted == {("exact_match,strict", None), ("passes,strict", "polite")}
+
+
+def test_a_group_whose_facet_is_empty_has_a_name_and_samples_of_its_own(tmp_path: Path) -> None:
+    own = groups(tmp_path, items(20, 10), topic="") | groups(tmp_path, items(20, 10), topic="algebra")
+    found = compared(run(own), run(own))
+    empty, named = compared_pairs(found)
+    assert (empty.group, named.group) == ("(empty)", "algebra")
+    assert empty.samples("worse").endswith("&outcome=worse&f.topic=")
+    assert [name_of(pair) for pair in found.pairs] == [
+        "exact_match,strict (demo, (empty))",
+        "exact_match,strict (demo, algebra)",
+    ]
 
 
 def test_clusters_of_two_fields_cross(tmp_path: Path) -> None:
