@@ -37,6 +37,11 @@ class Number:
         return dict(self.key.facets).get("model_name") or self.row["model_name"] or "all"
 
     @property
+    def pair_name(self) -> str:
+        """Its pair with the label: what numbers have to share to be compared."""
+        return f"{self.key.pair} · {self.key.label}" if self.key.label else self.key.pair
+
+    @property
     def overall(self) -> bool:
         """Whether it is of no group of items."""
         return set(dict(self.key.facets)) <= {"model_name", "prompt_template"}
@@ -97,28 +102,43 @@ def _by_benchmark(found: Sequence[Number]) -> dict[str, list[Number]]:
 
 def _line(benchmark: str, own: Sequence[Number], models: Sequence[str], folder: Path) -> dict[str, Any]:
     """A benchmark's headline pair, and a cell for each model."""
-    first = next((number.key.pair for number in own if number.row["value"] is not None), "")
+    first = next((number.pair_name for number in own if number.row["value"] is not None), own[0].pair_name)
     cells = [_cell([number for number in own if number.model == model], first, folder) for model in models]
     return {"benchmark": benchmark, "pair": first, "cells": cells}
 
 
 def _cell(own: Sequence[Number], headline: str, folder: Path) -> dict[str, Any] | None:
-    """What a model came to on a benchmark: its number of the headline pair, and the worst verdict of all its
-    pairs; None where it has none."""
+    """What a model came to on a benchmark: its number of the headline pair over all items, and the worst
+    verdict of all its pairs; None where it has none. No number of a group stands for the model."""
     if not own:
         return None
-    shown = next((number for number in own if number.key.pair == headline and number.overall), own[0])
+    groups = [number for number in own if number.pair_name == headline]
+    found = next((number for number in groups if number.overall), None)
     verdicts = [number.pair["verdict"] for number in own if number.pair.get("verdict")]
-    row, output = shown.row, shown.run.manifest.get("output")
+    output = (found or own[0]).run.manifest.get("output")
     report = Path(str(output)) / "report.html"
+    return {
+        **(_shown(found) if found else _nothing(len(groups))),
+        "verdict": worst_of(verdicts) if verdicts else None,
+        "failed": sum(number.row["status"] == "failed" for number in own),
+        "link": quote(os.path.relpath(report, folder)) if output and report.is_file() else None,
+    }
+
+
+def _nothing(groups: int) -> dict[str, Any]:
+    """What stands for a model without a number over all items: how many groups have one."""
+    said = numbers.plural(groups, "group") if groups else numbers.MISSING
+    return {"value": None, "text": said, "interval": "", "difference": numbers.MISSING}
+
+
+def _shown(number: Number) -> dict[str, Any]:
+    """A number with its interval, and how it differs from its baseline."""
+    row = number.row
     return {
         "value": row["value"],
         "text": "failed" if row["status"] == "failed" else numbers.number(row["value"]),
         "interval": numbers.interval(row["ci_low"], row["ci_high"], like=row["value"]),
-        "difference": numbers.signed(shown.pair.get("difference"), like=row["value"]),
-        "verdict": worst_of(verdicts) if verdicts else None,
-        "failed": sum(number.row["status"] == "failed" for number in own),
-        "link": quote(os.path.relpath(report, folder)) if output and report.is_file() else None,
+        "difference": numbers.signed(number.pair.get("difference"), like=row["value"]),
     }
 
 
@@ -130,11 +150,8 @@ def _detail(number: Number) -> dict[str, Any]:
         "model": number.model,
         "group": " · ".join([*facets, *([key.label] if key.label else [])]),
         "pair": key.pair,
-        "value": row["value"],
-        "text": "failed" if row["status"] == "failed" else numbers.number(row["value"]),
-        "interval": numbers.interval(row["ci_low"], row["ci_high"], like=row["value"]),
+        **_shown(number),
         "base": numbers.number(pair.get("base"), like=row["value"]),
-        "difference": numbers.signed(pair.get("difference"), like=row["value"]),
         "between": numbers.interval(pair.get("ci_low"), pair.get("ci_high"), like=row["value"]),
         "verdict": pair.get("verdict"),
         "reason": row["error"] if row["status"] == "failed" else pair.get("reason"),

@@ -466,6 +466,41 @@ def test_the_page_counts_answers_as_its_sentence_does(
     assert f'<dd>{shown[0]}</dd><dd class="dim">{shown[1]}</dd>' in page
 
 
+def headlines(folder: Path, *numbers: tuple[str, str | None, dict[str, str], float]) -> str:
+    """The page's table of benchmarks and models, of pass rates: model, label, other facets, value."""
+    row = dict.fromkeys(RESULTS.names) | {"benchmark": "b", "filter": "none", "metric": "pass_rate"}
+    row |= {"reduction": "mean", "status": "ok"}
+    rows = [
+        row | {"label": label, "value": value, "facets": json.dumps({"model_name": model, **facets})}
+        for model, label, facets, value in numbers
+    ]
+    about = {"title": "night", "run": "", "said": "", "outcome": None, "baseline": "", "failed": []}
+    counts = dict.fromkeys(("evaluated", "asked", "kept", "reused"), 0)
+    write_page(folder, about | counts, {"run": ComparedRun("run", {}, tuple(rows))}, None)
+    page = (folder / "suite.html").read_text()
+    return page[page.index('id="scores"') : page.index('id="all"')]
+
+
+def test_a_number_of_one_group_is_no_headline_of_its_model(tmp_path: Path) -> None:
+    groups = [("own", "ok", {"topic": topic}, value) for topic, value in (("rare", 0.75), ("common", 0.5))]
+    shown = headlines(tmp_path, *groups, ("other", "ok", {}, 0.25))
+    assert "2 groups" in shown
+    assert "0.2500" in shown
+    assert "0.7500" not in shown
+    assert "0.5000" not in shown
+
+
+def test_a_headline_is_of_one_label_and_names_it(tmp_path: Path) -> None:
+    first = ("own", "geo", {}, 0.75), ("own", "math", {}, 0.5)
+    shown = headlines(tmp_path, *first, ("other", "math", {}, 0.25), ("other", "geo", {}, 0.125))
+    assert "pass_rate,none · geo" in shown
+    assert "0.7500" in shown
+    assert "0.1250" in shown
+    assert "0.2500" not in shown
+    alone = headlines(tmp_path, first[0], ("other", "math", {}, 0.25))
+    assert "0.2500" not in alone
+
+
 def of_two_benchmarks(right: int) -> ComparedRun:
     """40 items each, of one model; nothing but the benchmark tells their pairs apart."""
     keys = [GroupKey(name, "none", "exact_match", "mean", None, (("model_name", "own"),)) for name in "ab"]
