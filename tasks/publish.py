@@ -67,6 +67,7 @@ from tasks.store.schemas import CELL_FACETS, RESULTS
 from tasks.store.storage import ArtifactRef, Store
 from tasks.store.thresholds import Threshold
 from tasks.verdicts.config import EvaluationMethodConfig
+from tasks.verdicts.rows import method_labels
 
 SHOWN = [
     "filter",
@@ -184,6 +185,10 @@ def publish(publication: Publication, workspace: Workspace) -> Published:
         "inspect": read_inspected(store, publication.inspected),
     }
     found = {name: value for name, value in besides.items() if value}
+    if publication.methods:
+        labels = method_labels(list(_judged(store, publication)))
+        cells = tuple(replace(cell, labels=labels) for cell in publication.cells)
+        publication = replace(publication, cells=cells)
     if found:
         publication = replace(publication, manifest={**publication.manifest, **found})
     results = _results(publication, store)

@@ -196,8 +196,9 @@ def _item(line: JsonObject, judged: Sequence[JsonObject]) -> JsonObject:
 
 
 def _label(row: JsonObject) -> LabelView:
+    metadata = row.get("metadata") or {}
     said = {
-        "custom_fields": (row.get("metadata") or {}).get("custom_fields"),
+        "custom_fields": metadata.get("custom_fields"),
         "detailed_results": row.get("detailed_results"),
     }
     details = {name: value for name, value in said.items() if value}
@@ -208,6 +209,7 @@ def _label(row: JsonObject) -> LabelView:
         score=row["score"],
         status="ok" if is_scored(row) else "unscored",
         details=details or ({"error": row["error"]} if row["error"] else {}),
+        method=(metadata.get("evaluation_method") or {}).get("name") or "",
     )
 
 

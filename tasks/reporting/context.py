@@ -353,9 +353,8 @@ def benchmark_name(manifest: Mapping[str, Any], rows: Sequence[ResultRow]) -> st
 def unscored_link(row: ResultRow) -> str:
     """The address, within the page, of a row's unscored samples."""
     others = {f"f.{name}": facet_text(value) for name, value in row.other_facets.items()}
-    return _samples_link(
-        pair=row.pair, outcome="unscored", **_facet_query(row.model_name, row.prompt_template), **others
-    )
+    unscored = {"label": f"{row.label}:?"} if row.label else {"pair": row.pair, "outcome": "unscored"}
+    return _samples_link(**unscored, **_facet_query(row.model_name, row.prompt_template), **others)
 
 
 def example_link(example: Example) -> str:

@@ -18,7 +18,7 @@ import math
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -112,8 +112,9 @@ class ResponseView:
 class LabelView:
     """What an evaluation method said about one response under one label.
 
-    ``score`` is None and ``status`` not "ok" where the method could not judge; ``details`` holds the method's
-    own words (a judge's explanation, what was expected and what was found).
+    ``score`` is None and ``status`` not "ok" where the method could not judge: then the response stands under
+    every label that its ``method`` gave others. ``details`` holds the method's own words (a judge's
+    explanation, what was expected and what was found).
     """
 
     label: str
@@ -122,6 +123,7 @@ class LabelView:
     score: float | None = None
     status: str = "ok"
     details: Mapping[str, Any] = field(default_factory=dict)
+    method: str = ""
 
     @property
     def number(self) -> float | None:
@@ -379,7 +381,8 @@ _VERDICTS = ("doc_id", "label", "sample_index", "passed", "scored", "score", "de
 @dataclass(frozen=True)
 class CellArtifacts:
     """What a run made at one model × prompt × partition: ``predictions`` by filter, ``statistics`` by
-    "metric,filter", ``verdicts`` of evaluation methods by name. What failed is left out."""
+    "metric,filter", ``verdicts`` of evaluation methods by name. What failed is left out. ``labels`` are those
+    that each method gave anywhere in the run."""
 
     origin: Origin
     requests: ArtifactRef
@@ -387,6 +390,7 @@ class CellArtifacts:
     predictions: Mapping[str, ArtifactRef] = field(default_factory=dict)
     statistics: Mapping[str, ArtifactRef] = field(default_factory=dict)
     verdicts: Mapping[str, ArtifactRef] = field(default_factory=dict)
+    labels: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 def sample_views(
@@ -429,7 +433,10 @@ def _cell_views(
     responses = rows_of(cell.responses, (*_RESPONSES, "prompt") if talked else _RESPONSES, _responses)
     predictions = {name: rows_of(ref, _PREDICTIONS, _filtered) for name, ref in cell.predictions.items()}
     statistics = {name: rows_of(ref, _STATISTICS, _scores) for name, ref in cell.statistics.items()}
-    verdicts = [rows_of(ref, _VERDICTS, _labels) for ref in cell.verdicts.values()]
+    verdicts = [
+        rows_of(ref, _VERDICTS, partial(_labels, method, cell.labels.get(method) or [method]))
+        for method, ref in cell.verdicts.items()
+    ]
     asked = (*_REQUESTS, "doc_json") if any(map(item_field, facets)) else _REQUESTS
     for batch in batches_of(cell.requests, asked):
         for request in row_dicts(batch):
@@ -454,7 +461,7 @@ def _cell_views(
                 details=details,
                 reasons=reasons,
                 facets=_facets(request, cell.origin, facets) if facets else {},
-                labels=[label for rows in verdicts for label in rows.of(doc_id)],
+                labels=[label for rows in verdicts for said in rows.of(doc_id) for label in said],
                 chat=request["chat"],
                 choices=request["choices"],
                 gold=request["gold"],
@@ -557,18 +564,23 @@ def _scores(batch: pa.RecordBatch) -> list[tuple[float | None, Any, str | None]]
     ]
 
 
-def _labels(batch: pa.RecordBatch) -> list[LabelView]:
-    return [_label(row) for row in row_dicts(batch)]
+def _labels(method: str, known: Sequence[str], batch: pa.RecordBatch) -> list[list[LabelView]]:
+    """What each row says; one without a label stands under all ``known`` ones of its method."""
+    return [
+        [_label(method, label, row) for label in (known if row["label"] is None else [row["label"]])]
+        for row in row_dicts(batch)
+    ]
 
 
-def _label(row: Row) -> LabelView:
+def _label(method: str, label: str, row: Row) -> LabelView:
     return LabelView(
-        label=row["label"] or "",
+        label=label,
         sample_index=row["sample_index"],
         passed=row["passed"],
         score=row["score"],
         status="ok" if row["scored"] else "unscored",
         details=_json(row["details_json"]) or ({"error": row["error"]} if row["error"] else {}),
+        method=method,
     )
 
 

@@ -22,7 +22,7 @@ class RunBrowserView {
       ['', 'any'],
       ...when(this.shares.size, ['right', 'right (score 1)'], ['wrong', 'wrong (score 0)'], ['part', 'in between']),
       ...when(this.pairs(index).length > this.shares.size, ['lowest', 'lowest quarter'], ['highest', 'highest quarter']),
-      ...when(Object.values(index.unscored).some(some) || some(index.failed), ['unscored', 'unscored']),
+      ...when([...Object.values(index.unscored), ...Object.values(index.label_unscored)].some(some), ['unscored', 'unscored']),
       ...when(some(index.failed), ['failed', 'request failed']),
       ...nothing.map(([name]) => [`nothing:${name}`, `${name} found nothing`]),
       ...when(some(index.disagree), ['disagree', 'repeats disagree']),
@@ -65,7 +65,11 @@ class RunBrowserView {
     if (outcome === 'wrong') return means((mean) => mean === 0);
     if (outcome === 'part') return means((mean) => mean > 0 && mean < 1);
     if (outcome === 'lowest' || outcome === 'highest') return this.quarter(index, pairs, outcome);
-    if (outcome === 'unscored') return (row) => index.failed[row] > 0 || pairs.some((pair) => index.unscored[pair][row] > 0);
+    if (outcome === 'unscored') {
+      const labels = query.get('pair') ? [] : Object.values(index.label_unscored);
+      const columns = [...pairs.map((pair) => index.unscored[pair]), ...labels];
+      return (row) => columns.some((column) => column[row] > 0);
+    }
     if (outcome.startsWith('nothing:')) return (row) => (index.nothing[outcome.slice(8)] ?? [])[row] > 0;
     if (index[outcome]) return (row) => index[outcome][row] > 0;
     if (query.get('pair')) return (row) => pairs.some((pair) => index.mean[pair][row] !== null || index.unscored[pair][row] !== null);

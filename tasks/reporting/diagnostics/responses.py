@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 ALL_CUT_OFF: Final = "all_cut_off"
 """The finding that a model has no answer left to judge: then the run has failed."""
 REASONS: Final = 100  # distinct reasons kept a model: messages may hold ids, and then every one is distinct
+NO_REASON: Final = "no reason was recorded"
 NAMED: Final = 5  # distinct finish reasons that a finding names
 
 
@@ -82,11 +83,12 @@ class FailedRequests(TallyCheck[str]):
 
 
 class UnscoredResponses(TallyCheck[str]):
-    """Answers that are there and have no score: a judge whose reply was unreadable, a metric that gave up."""
+    """Answers that are there and have no score: a judge whose reply was unreadable, a metric or an evaluation
+    method that gave up."""
 
     def add(self, sample: SampleView) -> None:
-        """Counts unscored answers by pair; failed requests, cut-off and refused answers have checks of their
-        own."""
+        """Counts unscored answers by pair and by method; failed requests, cut-off and refused answers have
+        checks of their own."""
         for pair, scores in sample.scores.items():
             tally, reasons = self.tallies[pair], sample.reasons.get(pair, ())
             for index, score in enumerate(scores):
@@ -95,10 +97,18 @@ class UnscoredResponses(TallyCheck[str]):
                 tally.total += 1
                 if score is None:
                     reason = reasons[index] if index < len(reasons) else None
-                    tally.hit(sample, reason or "no reason was recorded")
+                    tally.hit(sample, reason or NO_REASON)
+        in_order = sorted(sample.labels, key=lambda label: label.status != "ok")  # of several, one is enough
+        judged = {(label.method, label.sample_index): label for label in in_order}
+        for (method, index), label in judged.items():
+            if index < len(sample.responses) and sample.responses[index].ok:
+                tally = self.tallies[f"evaluation method {method}"]
+                tally.total += 1
+                if label.status != "ok":
+                    tally.hit(sample, label.details.get("error") or NO_REASON)
 
     def finish(self) -> Iterator[Diagnostic]:
-        """One finding a pair."""
+        """One finding a pair or method."""
         for pair, tally in self.tallies.items():
             if tally.seen:
                 yield tally.finding(

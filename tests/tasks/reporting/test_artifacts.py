@@ -1,11 +1,12 @@
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from tasks.reporting.view import CellArtifacts, sample_views
+from tasks.reporting.view import CellArtifacts, LabelView, sample_views
 from tasks.rows.parts import Origin
 from tasks.store.schemas import PREDICTIONS, REQUESTS, RESPONSES, STATISTICS
 from tasks.store.storage import Store
@@ -48,6 +49,30 @@ def cell(store: Store, model: str, first: int, repeats: int) -> CellArtifacts:
         {"none": written("predictions", PREDICTIONS, said)},
         {"exact_match,none": written("statistics", STATISTICS, [row for row in said if row["doc_id"] % 7])},
     )
+
+
+def test_what_could_not_be_judged_stands_under_the_labels_of_its_method(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    said = [("polite", True, None), (None, None, "no reply"), ("short", False, None)]
+    rows = [
+        {
+            "item_id": f"i{n}", "doc_id": n, "sample_index": 0, "label": label, "passed": passed,
+            "scored": passed is not None, "error": error, "code": -1,
+        }
+        for n, (label, passed, error) in enumerate(said)
+    ]  # fmt: skip
+    batch = pa.RecordBatch.from_pylist(rows, schema=STATISTICS)
+    judged = store.write("statistics", "judged", STATISTICS, [batch])
+    known = replace(cell(store, "a", 0, 1), verdicts={"tone": judged}, labels={"tone": ["polite", "short"]})
+    labels = [view.labels for view in sample_views(store, [known], ())][:3]
+    lost = {"status": "unscored", "details": {"error": "no reply"}, "method": "tone"}
+    assert labels == [
+        [LabelView("polite", 0, True, method="tone")],
+        [LabelView("polite", 0, **lost), LabelView("short", 0, **lost)],
+        [LabelView("short", 0, False, method="tone")],
+    ]
+    unlabelled = replace(known, labels={})
+    assert [label.label for label in list(sample_views(store, [unlabelled], ()))[1].labels] == ["tone"]
 
 
 @pytest.mark.parametrize("wanted", ["none", "first", "last", "some", "all"])

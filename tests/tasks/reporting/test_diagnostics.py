@@ -150,6 +150,19 @@ def test_answers_without_a_score_are_told_beside_failed_requests_of_their_items(
     assert unread["unscored"].severity == "error"
 
 
+def test_answers_that_an_evaluation_method_could_not_judge_are_told_once_a_method() -> None:
+    lost = {"status": "unscored", "details": {"error": "no reply"}, "method": "tone"}
+    labels = [LabelView(name, 0, **lost) for name in ("polite", "short")]  # type: ignore[arg-type]
+    judged = [LabelView("polite", 0, True, method="tone"), LabelView("right", 0, True, method="sums")]
+    found = findings(sample(n, labels=labels if n < 3 else judged) for n in range(50))
+    assert found["unscored"].message.startswith(
+        "evaluation method tone: 3 of 50 answers (6.0 %) could not be scored"
+    )
+    assert found["unscored"].examples[0].text == "no reply"
+    failed = {"responses": [ResponseView(None, "infra_error", "HTTP 503")], "labels": labels}
+    assert "unscored" not in findings(sample(n, **failed) for n in range(50))  # type: ignore[arg-type]
+
+
 def test_answers_at_the_limit_of_a_model_that_thinks_may_be_its_thoughts() -> None:
     ended = {"responses": [ResponseView("Let me see", finish_reason="length")]}
     thinks = {"responses": [ResponseView("4", finish_reason="stop", reasoning="2 and 2")]}

@@ -490,6 +490,47 @@ def test_a_comparison_of_evaluation_methods_shows_what_became_of_each_label(
     opened.context.close()
 
 
+def test_unscored_counts_of_labels_and_pairs_lead_to_these_samples_alone(
+    browser: Any, tmp_path: Path
+) -> None:
+    view = labelled({"a1": True, "a2": None, "a3": None, "b1": False, "b2": None})
+    own = result("b", "m", "p", "pass_rate,none", [1.0], 2) | {"label": "a"}
+    view = dataclasses.replace(view, results=pa.Table.from_pylist([own], schema=RESULTS))
+    opened = Opened(browser, write_report(view, tmp_path / "report.html").path)
+    page = opened.ready()
+    page.locator("table.results a", has_text="2").click()
+    wait_until(page, "() => document.getElementById('status').textContent === '2 of 5 samples'")
+    assert page.locator("#label").input_value() == "a:?"
+    page.locator("#label").select_option("")
+    page.locator("#outcome").select_option("unscored")
+    assert page.locator("#status").inner_text() == "3 of 5 samples"
+    opened.context.close()
+
+    failed = ResponseView(None, "infra_error", "HTTP 503")
+    samples = [
+        SampleView(
+            item_id=str(number),
+            model_name="m",
+            prompt_template="p",
+            prompt="q",
+            responses=responses,
+            filters={"none": ["1", "1"], "first": ["1"]},
+            scores={"em,first": [score], "em,none": [score, 1.0 if responses[1].ok else None]},
+        )
+        for number, (responses, score) in enumerate(
+            [([ResponseView("1"), failed], 1.0), ([ResponseView("1"), ResponseView("1")], None)]
+        )
+    ]
+    path = write_report(run_of(lambda: iter(samples), {"benchmark": "b"}), tmp_path / "first.html").path
+    opened = Opened(browser, path)
+    page = opened.ready()
+    page.locator("#outcome").select_option("unscored")
+    assert page.locator("#status").inner_text() == "2 items"
+    page.locator("#pair").select_option("em,first")
+    assert page.locator("#status").inner_text() == "1 of 2 items"
+    opened.context.close()
+
+
 def test_a_thousand_runs_are_looked_through(browser: Any, pages: dict[str, Path]) -> None:
     opened = Opened(browser, pages["index"])
     page = opened.ready()

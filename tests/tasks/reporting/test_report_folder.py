@@ -170,12 +170,15 @@ def test_what_evaluation_methods_said_is_read_with_each_sample(folder: Path) -> 
     )
     first, second = folder_view(folder).samples()
     assert first.labels == [
-        LabelView("polite", 0, True, 1.0, details=said),
-        LabelView("short", 0, False, 0.0),
-        LabelView("polite", 1, None, None, "unscored", {"error": "no reply"}),
+        LabelView("polite", 0, True, 1.0, details=said, method="tone"),
+        LabelView("short", 0, False, 0.0, method="tone"),
+        LabelView("polite", 1, None, None, "unscored", {"error": "no reply"}, method="tone"),
     ]
     assert first.failed
-    assert second.labels == [LabelView("polite", 0, False, 0.0), LabelView("right", 0, True, 1.0)]
+    assert second.labels == [
+        LabelView("polite", 0, False, 0.0, method="tone"),
+        LabelView("right", 0, True, 1.0, method="sum"),
+    ]
     assert (first.facets, second.facets) == ({"item.topic": "topic 1"}, {"item.topic": "topic 2"})
 
 
