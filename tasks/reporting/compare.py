@@ -170,10 +170,10 @@ def _sample(
         item_id=first["item_id"],
         model_name=first["model_name"],
         prompt_template=first["prompt_template"],
-        prompt=prompt if isinstance(prompt, str) else json.dumps(prompt, ensure_ascii=False),
+        prompt=_prompt(prompt),
         chat=not isinstance(prompt, str),
         references=target if isinstance(target, list) else [] if target is None else [target],
-        responses=[_response(row, lls) for row, lls in zip(rows, likelihoods, strict=True)],
+        responses=[_response(row, prompt, lls) for row, lls in zip(rows, likelihoods, strict=True)],
         filters={name: _predictions(line["filtered_resps"]) for name, line in lines.items()},
         scores={
             f"{metric},{name}": line.get(f"{metric}_repeats", [line.get(metric)])
@@ -213,12 +213,20 @@ def _label(row: JsonObject) -> LabelView:
     )
 
 
-def _response(row: JsonObject, likelihoods: list[float]) -> ResponseView:
+def _prompt(prompt: Any) -> str:
+    return prompt if isinstance(prompt, str) else json.dumps(prompt, ensure_ascii=False)
+
+
+def _response(row: JsonObject, asked: Any, likelihoods: list[float]) -> ResponseView:
+    """``asked`` is what the sample shows as its prompt: another repeat may end another conversation."""
     return ResponseView(
         text=row["response"],
         status=row["status"],
         error=row["error"],
         finish_reason=(row.get("metadata") or {}).get("finish_reason"),
+        reasoning=row.get("reasoning"),
+        tool_calls=row.get("tool_calls") or (),
+        transcript=None if row["prompt"] == asked else _prompt(row["prompt"]),
         prompt_tokens=row.get("prompt_tokens"),
         completion_tokens=row.get("completion_tokens"),
         seconds=row.get("inference_time"),

@@ -273,9 +273,7 @@ class SampleRecords:
             "error": response.error,
             "finish": "length" if response.at_limit else response.finish_reason,
             "reasoning": self._text(response.reasoning),
-            "calls": [
-                f"{call['name']}({shown_arguments(call['arguments'])})" for call in response.tool_calls
-            ],
+            "calls": _calls(response),
             "transcript": response.transcript,
             "prompt_tokens": response.prompt_tokens,
             "completion_tokens": response.completion_tokens,
@@ -416,6 +414,10 @@ def shown_arguments(arguments: Any) -> str:
     return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
 
 
+def _calls(response: ResponseView) -> list[str]:
+    return [f"{call['name']}({shown_arguments(call['arguments'])})" for call in response.tool_calls]
+
+
 class _Codes:
     """A column of few distinct texts."""
 
@@ -456,5 +458,6 @@ def _snippet(sample: SampleView) -> str:
     if first.text is None and first.lls and sample.choices:
         best = max(range(len(first.lls)), key=first.lls.__getitem__)
         return sample.choices[best][:SNIPPET] if best < len(sample.choices) else ""
-    text = " ".join((first.text or "")[-4 * SNIPPET :].split()) if first.ok else (first.error or first.status)
+    said = (first.text or "").strip() or "; ".join(_calls(first))
+    text = " ".join(said[-4 * SNIPPET :].split()) if first.ok else (first.error or first.status)
     return text if len(text) <= SNIPPET else f"…{text[-SNIPPET:]}"

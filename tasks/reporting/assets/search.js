@@ -39,7 +39,7 @@ function markHits({ text, starts }, term, hit) {
 
 function sampleText(item, sample) {
   const parts = [item];
-  for (const response of sample.responses) parts.push(response.text ?? '', response.reasoning ?? '', response.error ?? '');
+  for (const response of sample.responses) parts.push(response.text ?? '', response.reasoning ?? '', response.error ?? '', ...(response.calls ?? []), response.transcript ?? '');
   for (const predictions of Object.values(sample.filters)) {
     for (const prediction of predictions) if (prediction !== null) parts.push(asText(prediction));
   }

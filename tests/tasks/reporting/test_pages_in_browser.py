@@ -531,6 +531,29 @@ def test_unscored_counts_of_labels_and_pairs_lead_to_these_samples_alone(
     opened.context.close()
 
 
+def test_calls_of_tools_are_shown_and_found(browser: Any, tmp_path: Path) -> None:
+    calls = [{"name": "weather", "arguments": {"city": "Paris"}}]
+    responses = {
+        "1": ResponseView("", tool_calls=calls, transcript='[{"role": "user", "content": "hello"}]'),
+        "2": ResponseView("no call"),
+    }
+    samples = [
+        SampleView(item_id=item, model_name="m", prompt_template="p", prompt="q", responses=[response])
+        for item, response in responses.items()
+    ]
+    view = run_of(lambda: iter(samples), {"benchmark": "b"})
+    for path, noun in (
+        (write_report(view, tmp_path / "report.html").path, "samples"),
+        (write_compare_report(view, view, [], tmp_path / "comparison.html").path, "pairs"),
+    ):
+        opened = Opened(browser, path)
+        page = opened.ready()
+        for query in ("paris", "hello"):
+            assert opened.search(query) == f"1 of 2 {noun}"
+        assert page.locator(".row .row-text").first.inner_text() == 'weather({"city": "Paris"})'
+        opened.context.close()
+
+
 def test_a_thousand_runs_are_looked_through(browser: Any, pages: dict[str, Path]) -> None:
     opened = Opened(browser, pages["index"])
     page = opened.ready()

@@ -146,6 +146,24 @@ def test_log_likelihoods_and_chats(folder: Path) -> None:
     assert orjson.loads(sample.prompt) == chat
 
 
+def test_thoughts_calls_and_conversations_are_read(folder: Path) -> None:
+    chats = [[{"role": "user", "content": text}] for text in ("hello", "bye")]
+    calls = [{"name": "weather", "arguments": {"city": "Paris"}}]
+    rows = [
+        response("1", 0, text="", prompt=chats[0], tool_calls=calls, reasoning="hm"),
+        response("1", 1, prompt=chats[1]),
+    ]
+    lines(folder / "responses.jsonl", rows)
+    lines(folder / "samples_b.jsonl", [logged("1", "strict", [[None, "4"]], 1.0)])
+    (sample,) = folder_view(folder).samples()
+    first, second = sample.responses
+    assert (first.reasoning, first.tool_calls) == ("hm", calls)
+    assert orjson.loads(sample.prompt) == chats[0]
+    assert first.transcript is None
+    assert second.transcript is not None
+    assert orjson.loads(second.transcript) == chats[1]
+
+
 def test_a_run_whose_scoring_failed_still_shows_its_responses(folder: Path) -> None:
     (folder / "samples_b.jsonl").unlink()
     first, _ = folder_view(folder).samples()
