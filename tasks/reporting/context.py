@@ -41,7 +41,7 @@ class ModelUsage:
 
     samples: int = 0
     failed: int = 0
-    cut: int = 0
+    at_limit: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
     timed: int = 0
@@ -67,7 +67,7 @@ class Usage:
         for response in sample.counted:
             usage.samples += 1
             usage.failed += response.failed
-            usage.cut += response.at_limit
+            usage.at_limit += response.at_limit
             usage.prompt_tokens += response.prompt_tokens or 0
             usage.completion_tokens += response.completion_tokens or 0
             if response.seconds is not None:

@@ -25,7 +25,7 @@ const facetName = (name, names) => (WORDS.has(name) && !names.includes(WORDS.get
 
 const grouped = new Intl.NumberFormat('en-US');
 const count = (n) => grouped.format(n);
-const plural = (n, noun) => `${count(n)} ${noun}${n === 1 ? '' : 's'}`;
+const plural = (n, noun) => `${count(n)} ${n === 1 ? noun : `${noun}s`.replace(/([^aeiou])ys$/, '$1ies')}`;
 
 function score(value) {
   if (value === null || value === undefined) return 'unscored';

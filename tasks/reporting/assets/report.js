@@ -7,7 +7,9 @@ const resultsData = JSON.parse(byId('results-data').textContent);
 class RunBrowserView {
   constructor(store) {
     this.store = store;
-    this.noun = Math.max(0, ...store.index.n) > 1 ? 'item' : 'sample'; // an entry holds all repeats of its item
+    // An entry holds all repeats of its item, and several models or prompts have one each.
+    const items = new Set(store.index.item).size;
+    this.noun = !store.index.n.some((n) => n > 1) ? 'sample' : items === store.length ? 'item' : 'entry';
     const within = (values) => values.every((value) => value === null || (value >= 0 && value <= 1));
     // Only these can be right or wrong; a BLEU of 46 is neither.
     this.shares = new Set(Object.entries(store.index.mean)

@@ -554,6 +554,27 @@ def test_calls_of_tools_are_shown_and_found(browser: Any, tmp_path: Path) -> Non
         opened.context.close()
 
 
+@pytest.mark.parametrize(("models", "said"), [(1, "3 items"), (2, "6 entries")])
+def test_the_list_calls_items_what_the_head_of_the_page_does(
+    browser: Any, tmp_path: Path, models: int, said: str
+) -> None:
+    samples = [
+        SampleView(
+            item_id=str(number),
+            model_name=f"model {model}",
+            prompt_template="p",
+            prompt="q",
+            responses=[ResponseView("1"), ResponseView("2")],
+        )
+        for model in range(models)
+        for number in range(3)
+    ]
+    view = run_of(lambda: iter(samples), {"benchmark": "b"})
+    opened = Opened(browser, write_report(view, tmp_path / "report.html").path)
+    assert opened.ready().locator("#status").inner_text() == said
+    opened.context.close()
+
+
 def test_a_thousand_runs_are_looked_through(browser: Any, pages: dict[str, Path]) -> None:
     opened = Opened(browser, pages["index"])
     page = opened.ready()

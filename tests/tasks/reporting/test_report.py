@@ -69,6 +69,20 @@ def test_the_head_counts_each_sample_without_a_score_once_a_pair(tmp_path: Path)
     )
 
 
+def test_answers_that_ended_at_the_limit_are_not_called_cut_off_beside_those_that_never_began(
+    tmp_path: Path,
+) -> None:
+    begun, never = ResponseView("4", finish_reason="length"), ResponseView(None, "cut_off", None, "length")
+    samples = sample(responses=[begun]), sample("2", responses=[never])
+    counted = result("sums", "m", "p", "exact_match,number", [1.0, 0.0], 0) | {"n_cut_off": 1}
+    view = run_of(lambda: iter(samples), {"benchmark": "sums"}, [counted])
+    page = write_report(view, tmp_path / "r.html").path.read_text()
+    scores, usage = page[: page.index('id="usage"')], page[page.index('id="usage"') :]
+    assert ">Cut off</th>" in scores
+    assert ">Cut off</th>" not in usage
+    assert ">At the limit</th>" in usage
+
+
 def test_facets_called_as_the_page_calls_model_and_prompt_stand_beside_these(tmp_path: Path) -> None:
     facets = {"Model": "small", "Prompt": "p2"}
     unscored = result("sums", "m", "p", "exact_match,number", [1.0], 1)
