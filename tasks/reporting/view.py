@@ -280,17 +280,17 @@ class ResultRow:
     @property
     def doubling(self) -> str | None:
         """What twice the samples or twice the items would make of the standard error; None without repeats
-        that tell."""
+        that tell. Where items have different numbers of samples, their mean is said."""
         if self.stderr is None or self.stderr_items is None or self.stderr_sampling is None:
             return None
-        samples, items = round(self.n_samples / self.n_items), self.n_items
+        samples, items = self.n_samples / self.n_items, self.n_items
         more = math.hypot(self.stderr_items, self.stderr_sampling / math.sqrt(2))
         now, sampled, widened = (
             numbers.number(error, like=self.value)
             for error in (self.stderr, more, self.stderr / math.sqrt(2))
         )
         return (
-            f"{samples} → {2 * samples} samples: ± {now} → {sampled}; "
+            f"{round(samples, 2):g} → {round(2 * samples, 2):g} samples: ± {now} → {sampled}; "
             f"{numbers.count(items)} → {numbers.count(2 * items)} items: → {widened}"
         )
 

@@ -57,6 +57,8 @@ def test_what_more_samples_or_items_would_give_is_said_below_the_table() -> None
     said = "16 → 32 samples: ± 0.0119 → 0.0117; 1,319 → 2,638 items: → 0.0084"
     assert f"exact_match, strict: {said}" in text
     assert "→" not in printed(table(row()))  # nothing tells, without repeats
+    assert ": 2.5 → 5 samples: " in printed(table(row(n_items=1000, n_samples=2500, **errors)))
+    assert ": 2.67 → 5.33 samples: " in printed(table(row(n_items=3, n_samples=8, **errors)))
 
 
 def test_a_line_holds_direction_error_interval_and_unscored() -> None:
