@@ -31,7 +31,6 @@ from tasks.processes.workers import workers
 from tasks.publishers import ExportForm, FinishedRun, PublishConfig
 from tasks.reduction.aggregate import aggregate_pair
 from tasks.reduction.verdict_metrics import METRIC_ROWS
-from tasks.reporting.diagnostics.responses import ALL_CUT_OFF
 from tasks.reporting.exports import (
     AnswerPart,
     RunInfo,
@@ -216,7 +215,7 @@ def publish(publication: Publication, workspace: Workspace) -> Published:
     )
     for exported in exports:
         exported.result()
-    fatal = tuple(finding.message for finding in written.diagnostics if finding.kind == ALL_CUT_OFF)
+    fatal = tuple(finding.message for finding in written.diagnostics if finding.severity == "error")
     complete = "failed" not in results.column("status").to_pylist()
     ok = complete and not fatal and not publication.manifest["over_budget"]
     manifest = publication.manifest | {

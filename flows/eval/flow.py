@@ -161,9 +161,9 @@ async def evaluate(config: EvalConfig, options: RunOptions = DEFAULT_OPTIONS) ->
     """Evaluates models on one benchmark.
 
     Ends Completed, with the Evaluation as its result, if everything asked for was computed. Where a pair
-    failed, or more requests than allowed, it ends Failed and names them; what worked is published all the
-    same, and a retry computes only what is missing. A run that is cancelled, or takes longer than its
-    ``timeout``, asks no more; one that is paused asks nothing new until it is resumed.
+    failed, or more requests than allowed, or a finding is an error, it ends Failed and names them; what
+    worked is published all the same, and a retry computes only what is missing. A run that is cancelled, or
+    takes longer than its ``timeout``, asks no more; one that is paused asks nothing new until it is resumed.
     """
     config, options = revalidated(config), revalidated(options)
     run = await start_run(config, options)

@@ -136,16 +136,11 @@ def run_evaluation(
     if config.answers == "fresh" and state.is_completed():
         end_night(store, named)
     document = _document_of(evaluation, state)
-    code = 0 if state.is_completed() and not _is_grave(document) else FAILED
+    code = 0 if state.is_completed() else FAILED
     document["flow_run_url"] = f"{ui}/runs/flow-run/{state.state_details.flow_run_id}"
     if not session.quiet:
         print_evaluation(evaluation, document, explained=_is_explained(state))
     return code, document
-
-
-def _is_grave(document: Mapping[str, Any]) -> bool:
-    """Whether a finding says that there is nothing that numbers could rest on."""
-    return any(finding["severity"] == "error" for finding in document.get("diagnostics") or ())
 
 
 def _is_explained(state: State[Any]) -> bool:

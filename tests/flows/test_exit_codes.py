@@ -35,7 +35,7 @@ def test_a_finding_that_leaves_the_numbers_is_no_failure(evaluate: Evaluate) -> 
     assert ran.code == 0
 
 
-def test_a_finding_of_level_error_is_exit_1_although_every_pair_has_a_number(
+def test_a_finding_of_level_error_is_a_failed_run_although_every_pair_has_a_number(
     evaluate: Evaluate, tmp_path: Path
 ) -> None:
     """A reward model that says nothing of two answers in three."""
@@ -51,8 +51,11 @@ def test_a_finding_of_level_error_is_exit_1_although_every_pair_has_a_number(
     )
     ran = evaluate(tmp_path / "rewarded.yaml", "--json")
     assert [(row["status"], row["n_unscored"]) for row in ran.document["results"]] == [("ok", 8)]
-    assert ran.document["diagnostics"][0]["severity"] == "error"
-    assert ran.code == 1
+    (finding,) = [entry for entry in ran.document["diagnostics"] if entry["severity"] == "error"]
+    assert (ran.code, ran.document["status"]) == (1, "Failed")
+    assert finding["message"] in ran.document["message"]
+    manifest = json.loads((tmp_path / "out/manifest.json").read_bytes())
+    assert manifest["status"] == "failed"
 
 
 ENDING = """\

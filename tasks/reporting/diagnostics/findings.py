@@ -51,8 +51,8 @@ class Diagnostic:
 
     ``kind`` is a stable identifier ("filter_empty", "truncated" …), ``message`` a sentence or two: what was
     seen, in how many of how many, and what to do. "error": there is nothing that numbers could rest on (a
-    judge that can't be read, answers that were all cut off), and the run ends with exit code 1; "warning":
-    look before you quote the numbers; "note": good to know. ``count`` says how often it was seen.
+    judge that can't be read, answers that were all cut off), and the run has failed; "warning": look before
+    you quote the numbers; "note": good to know. ``count`` says how often it was seen.
     """
 
     kind: str

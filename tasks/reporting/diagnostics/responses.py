@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from metrics.metric import Metric
 
 
-ALL_CUT_OFF: Final = "all_cut_off"
-"""The finding that a model has no answer left to judge: then the run has failed."""
 REASONS: Final = 100  # distinct reasons kept a model: messages may hold ids, and then every one is distinct
 NO_REASON: Final = "no reason was recorded"
 NAMED: Final = 5  # distinct finish reasons that a finding names
@@ -136,7 +134,7 @@ class CutOffResponses(TallyCheck[tuple[str, str]]):
             if tally.seen:
                 every = tally.seen == tally.total
                 yield tally.finding(
-                    ALL_CUT_OFF if every else "cut_off",
+                    "all_cut_off" if every else "cut_off",
                     "error" if every else "warning",
                     f"{model}, prompt {prompt}: {tally.words('answer')} never began, because the tokens were "
                     "used up. Raise sample_params.max_tokens, or lower what the model may think.",

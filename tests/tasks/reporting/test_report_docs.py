@@ -27,7 +27,7 @@ def test_every_finding_is_explained() -> None:
         kind
         for source in sources
         for kind in re.findall(
-            r'(?:finding|Diagnostic)\(\s*(?:ALL_CUT_OFF if every else )?"([a-z_]+)"',
+            r'(?:finding|Diagnostic)\(\s*(?:"all_cut_off" if every else )?"([a-z_]+)"',
             source.read_text(encoding="utf-8"),
         )
     }
