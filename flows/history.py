@@ -166,7 +166,11 @@ def _numbers_of(run: "Glance") -> list[str]:
     if len(scores) > MOST_MODELS:
         lower = scores[0].higher_is_better is False
         scores = sorted(scores, key=lambda score: score.value, reverse=not lower)[:MODELS_NAMED]
-    told = [f"{score.model}: {score.pair} {score.text} ({score.n_items} items)" for score in scores]
+    told = [
+        f"{score.model}: {score.pair} {score.text} "
+        f"({', '.join(filter(None, (f'{score.n_items} items', score.scored)))})"
+        for score in scores
+    ]
     left_out = len(run.scores) - len(scores)
     return told + ([f"and {left_out} more; these are the best"] if left_out else [])
 

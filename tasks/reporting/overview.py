@@ -46,7 +46,7 @@ FROM runs ORDER BY started DESC, run_id DESC
 """
 _ROWS: Final = """
 SELECT run_id, model_name, prompt_template, filter, metric, reduction, label, facets, value, stderr,
-       ci_low, ci_high, n_items, higher_is_better
+       ci_low, ci_high, n_items, n_samples, n_scored, higher_is_better
 FROM results WHERE status = 'ok' AND value IS NOT NULL
 """
 
@@ -63,6 +63,8 @@ class Score:
     ci_low: float | None
     ci_high: float | None
     n_items: int
+    n_samples: int
+    n_scored: int
     higher_is_better: bool | None
     step: float | None = None
     """Of a checkpoint: where it stands among those of its run."""
@@ -71,6 +73,13 @@ class Score:
     def text(self) -> str:
         """``"0.6905 ± 0.0722"``."""
         return numbers.value_with_error(self.value, self.stderr)
+
+    @property
+    def scored(self) -> str:
+        """``"57 of 60 samples scored"``; empty where all were."""
+        if self.n_scored == self.n_samples:
+            return ""
+        return f"{numbers.count(self.n_scored)} of {numbers.plural(self.n_samples, 'sample')} scored"
 
 
 @dataclass(frozen=True)
@@ -143,7 +152,7 @@ def _headlines(rows: Iterable[Sequence[Any]], known: Mapping[str, Known]) -> dic
     of its models."""
     first: dict[str, tuple[Any, ...]] = {}
     found: dict[str, dict[tuple[str, str], Score]] = {}
-    for run_id, model, prompt, *pair, facets, value, stderr, low, high, items, higher in rows:
+    for run_id, model, prompt, *pair, facets, value, stderr, low, high, items, sent, scored, higher in rows:
         if run_id not in known or first.setdefault(run_id, tuple(pair)) != tuple(pair):
             continue
         named = json.loads(facets or "{}")
@@ -152,7 +161,8 @@ def _headlines(rows: Iterable[Sequence[Any]], known: Mapping[str, Known]) -> dic
         facet = ordering_facet(known[run_id])
         step = known[run_id].get(str(model), {}).get(facet) if facet is not None else None
         place = str(model or "all"), str(prompt or "")
-        score = Score(*place, _pair_name(pair), value, stderr, low, high, int(items or 0), higher, step)
+        ends, counts = (low, high), (int(items or 0), int(sent or 0), int(scored or 0))
+        score = Score(*place, _pair_name(pair), value, stderr, *ends, *counts, higher, step)
         found.setdefault(run_id, {})[place] = score
     return {run_id: list(scores.values()) for run_id, scores in found.items()}
 
@@ -239,6 +249,11 @@ class Place:
     best: bool
     ties: bool
 
+    @property
+    def failed(self) -> bool:
+        """Whether the run has failed: such a number takes no place, and stands behind those that do."""
+        return self.run.status != "ok"
+
 
 @dataclass(frozen=True)
 class Board:
@@ -256,23 +271,32 @@ def boards(runs: Sequence[Glance]) -> list[Board]:
     """A leaderboard for each benchmark and prompt; ``runs`` are the newest first.
 
     Only runs over the same items are beside each other: those of the newest dataset, of them those with the
-    most items, and of these those that chose them as the newest one did.
+    most items, and of these those that chose them as the newest one did. Runs that failed decide nothing of
+    this where there are others, and replace no number.
     """
-    groups: dict[tuple[str, str, str], dict[str, tuple[Glance, Score]]] = {}
-    for benchmark in dict.fromkeys(run.benchmark for run in runs):
+    groups: dict[tuple[str, str, str], dict[tuple[str, str], tuple[Glance, Score]]] = {}
+    for benchmark in dict.fromkeys(run.benchmark for run in runs if run.scores):
         own = [run for run in runs if run.benchmark == benchmark and run.scores]
-        own = [run for run in own if run.dataset == own[0].dataset]
-        pair = own[0].scores[0].pair if own else ""
-        scored = [(run, score) for run in own for score in run.scores if score.pair == pair]
-        most = max((score.n_items for _, score in scored), default=0)
+        newest = next((run for run in own if run.status == "ok"), own[0])
+        pair = newest.scores[0].pair
+        scored = [
+            (run, score)
+            for run in own
+            for score in run.scores
+            if run.dataset == newest.dataset and score.pair == pair
+        ]
+        most = max(score.n_items for run, score in scored if run.status == newest.status)
         widest = [(run, score) for run, score in scored if score.n_items == most]
         if any((run.limit, run.samples, run.stopped) == (None, None, None) for run, _ in widest):
             # It asked all that there are, so that no limit of as many left anything out.
             widest = [(replace(run, limit=None), score) for run, score in widest]
+        choice = next(_choice(run, most) for run, _ in widest if run.status == newest.status)
         for run, score in widest:
-            if _choice(run, most) == _choice(widest[0][0], most):
-                groups.setdefault((benchmark, score.prompt, pair), {}).setdefault(score.model, (run, score))
-    return [_board(key, found) for key, found in groups.items()]
+            found = groups.setdefault((benchmark, score.prompt, pair), {})
+            # A number of a run that failed is told until the model has a newer one.
+            if _choice(run, most) == choice and (score.model, "ok") not in found:
+                found.setdefault((score.model, run.status), (run, score))
+    return [_board(key, list(found.values())) for key, found in groups.items() if found]
 
 
 def _choice(run: Glance, n_items: int) -> tuple[int | None, str | None, bool]:
@@ -289,13 +313,19 @@ def _items(run: Glance, n_items: int) -> str:
     return many if samples is None else f"{many} ({samples})"
 
 
-def _board(key: tuple[str, str, str], found: Mapping[str, tuple[Glance, Score]]) -> Board:
+def _board(key: tuple[str, str, str], found: Sequence[tuple[Glance, Score]]) -> Board:
     benchmark, prompt, pair = key
-    higher = next(iter(found.values()))[1].higher_is_better
-    ordered = sorted(found.values(), key=lambda entry: entry[1].value, reverse=higher is not False)
+    higher = found[0][1].higher_is_better
+    ordered = sorted(found, key=lambda entry: entry[1].value, reverse=higher is not False)
+    ordered.sort(key=lambda entry: entry[0].status != "ok")
     best = ordered[0][1]
     places = tuple(
-        Place(run, score, score is best, score is not best and _within_noise(best, score))
+        Place(
+            run,
+            score,
+            best=run.status == "ok" and score is best,
+            ties=run.status == "ok" and score is not best and _within_noise(best, score),
+        )
         for run, score in ordered
     )
     name = benchmark if prompt in ("", "default") else f"{benchmark} · {prompt}"
@@ -311,9 +341,10 @@ def _within_noise(one: Score, other: Score) -> bool:
 
 
 def sweeps(runs: Sequence[Glance]) -> dict[tuple[str, str], tuple[Glance, list[Score]]]:
-    """Benchmark and pair → the newest run over several checkpoints, and their numbers in order."""
+    """Benchmark and pair → the newest run over several checkpoints, one that failed where all did, and their
+    numbers in order."""
     found: dict[tuple[str, str], tuple[Glance, list[Score]]] = {}
-    for run in runs:
+    for run in sorted(runs, key=lambda run: run.status != "ok"):
         by_pair: dict[str, list[Score]] = {}
         for score in run.scores:
             if isinstance(score.step, int | float):
@@ -481,7 +512,8 @@ def _steps(title: str, run: Glance, scores: Sequence[Score]) -> Mapping[str, Any
 
     lines = []
     for prompt in dict.fromkeys(score.prompt for score in scores):
-        name = f"{run.short_name} · {prompt}" if prompt not in ("", "default") else run.short_name
+        name = run.short_name if run.status == "ok" else f"{run.short_name} (failed)"
+        name += f" · {prompt}" if prompt not in ("", "default") else ""
         lines.append(frame.curve(name, [point(score) for score in scores if score.prompt == prompt]))
     return {
         "title": title,

@@ -49,6 +49,16 @@ def test_the_list_of_runs_tells_infinity_from_nothing(store: Store) -> None:
     assert (score["value"], score["stderr"]) == ("Infinity", None)
 
 
+def test_the_list_of_runs_says_how_many_samples_a_number_rests_on(store: Store) -> None:
+    counts = {"n_items": 60, "n_samples": 180}
+    record(store, "monday", 1, row("a", 0.5, n_scored=180, **counts), row("b", 1.0, n_scored=3, **counts))
+    printed = history(store).stdout
+    assert "a: exact_match,none 0.5000 ± 0.0200 (60 items)" in printed
+    assert "b: exact_match,none 1.0000 ± 0.0200 (60 items, 3 of 180 samples scored)" in printed
+    (run,) = json.loads(history(store, "--json").stdout)
+    assert [(score["n_scored"], score["n_samples"]) for score in run["scores"]] == [(180, 180), (3, 180)]
+
+
 def test_the_list_of_runs_says_which_stopped_and_a_query_finds_them(store: Store) -> None:
     stop = {"asked_items": 400, "of_items": 1319, "why": "decided"}
     record(store, "monday", 1, row("a", 0.5))

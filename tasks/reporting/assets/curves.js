@@ -1,4 +1,4 @@
-// A model's numbers on a benchmark, night by night: one point a night, the last run of it.
+// A model's numbers on a benchmark, night by night: one point a night, its last run that did not fail.
 
 const BOX = { left: 44, right: 348, top: 10, bottom: 186 };
 const LINES = 8;
@@ -15,6 +15,7 @@ function coursesOf(runs) {
   const found = new Map();
   const within = (map, key) => map.get(key) ?? map.set(key, new Map()).get(key);
   for (const run of runs) {
+    if (run.status !== 'ok') continue;
     for (const [name, pair, value, low, high, text] of run.points) {
       if (value === null) continue;
       const nights = within(within(found, `${run.benchmark}: ${pair}`), name);

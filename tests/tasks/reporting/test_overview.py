@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tasks.reporting.compare import write_compare_report
-from tasks.reporting.overview import PAGE, ROWS, boards, glances, shows_store, write_index
+from tasks.reporting.overview import PAGE, ROWS, boards, glances, shows_store, sweeps, write_index
 from tasks.store.storage import Store
 from tests.tasks.reporting.recorded_runs import record, row
 from tests.tasks.reporting.report_recordings import run_of
@@ -93,6 +93,49 @@ def test_the_leaderboard_marks_who_is_not_told_apart_from_the_best(store: Store)
         ("old", False, False),
     ]
     assert math.hypot(0.02, 0.02) * 1.96 == pytest.approx(0.0554, abs=1e-4)
+
+
+def test_a_failed_run_takes_no_place_and_stands_behind_those_that_did_not_fail(
+    store: Store, tmp_path: Path
+) -> None:
+    few = {"n_samples": 60, "n_scored": 3, "n_items": 60}
+    whole = {"n_samples": 60, "n_scored": 60, "n_items": 60}
+    record(store, "before", 0, row("good", 0.95, **few), status="failed")  # the night after it did not fail
+    record(store, "monday", 1, row("good", 0.75, **whole), row("other", 0.5, **whole | {"n_scored": 57}))
+    record(store, "tuesday", 2, row("good", 1.0, **few), row("broken", 1.0, **few), status="failed")
+    record(store, "wednesday", 3, row("good", 0.9), dataset_digest="new", status="failed")
+    (board,) = boards(glances(store).runs)
+    assert [(place.score.model, place.run.name, place.best, place.failed) for place in board.places] == [
+        ("good", "monday", True, False),
+        ("other", "monday", False, False),
+        ("good", "tuesday", False, True),
+        ("broken", "tuesday", False, True),
+    ]
+    assert not any(place.ties for place in board.places if place.failed)
+    said = ["", "57 of 60 samples scored", *["3 of 60 samples scored"] * 2]
+    assert [place.score.scored for place in board.places] == said
+    page = write_index(store, tmp_path).read_text()
+    assert page.count("57 of 60 samples scored") == 1
+    assert page.count('<span class="chip none">failed</span>') == 2
+
+
+def test_a_board_of_failed_runs_alone_has_no_best(store: Store) -> None:
+    record(store, "monday", 1, row("a", 0.7), row("b", 0.7), status="failed")
+    (board,) = boards(glances(store).runs)
+    assert [(place.best, place.ties, place.failed) for place in board.places] == [(False, False, True)] * 2
+
+
+def test_a_failed_run_over_checkpoints_is_drawn_where_no_other_is(store: Store, tmp_path: Path) -> None:
+    config = {
+        "facets": ["model_name", "step"],
+        "models": [{"name": name, "metadata": {"step": step}} for name, step in (("a", 1), ("b", 2))],
+    }
+    record(store, "monday", 1, row("a", 0.4), row("b", 0.4), config=config, status="failed")
+    assert "</svg> monday (failed)</li>" in write_index(store, tmp_path).read_text()
+    record(store, "tuesday", 2, row("a", 0.5), row("b", 0.6), config=config)
+    record(store, "wednesday", 3, row("a", 1.0), row("b", 1.0), config=config, status="failed")
+    ((run, _),) = sweeps(glances(store).runs).values()
+    assert run.name == "tuesday"
 
 
 STOP = {"asked_items": 40, "of_items": 100, "why": "decided"}

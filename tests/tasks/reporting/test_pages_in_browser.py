@@ -715,6 +715,7 @@ def test_a_night_is_one_point_of_its_last_run(browser: Any, tmp_path: Path) -> N
     for number, value in enumerate((0.5, 0.6, 0.4)):
         record(store, f"night-{number}", number, row("a", value))
         record(store, f"rerun-{number}", number, row("a", value + 0.01))
+        record(store, f"worse-{number}", number, row("a", 1.0), status="failed")
     record(store, "once", 9, row("b", 0.3, benchmark="products"))
     opened = Opened(browser, write_index(store, tmp_path / "results"))
     page = opened.ready()
