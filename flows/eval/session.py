@@ -355,7 +355,7 @@ def print_evaluation(evaluation: Evaluation, document: dict[str, Any], explained
     computed = sum(entry["computed"] for entry in steps.values())
     cached = sum(entry["cached"] for entry in steps.values())
     for model, reason in evaluation.manifest["over_budget"].items():
-        out.print(f"{model}: {reason}", style="bold red")
+        out.print(f"{model}: {reason}", style="bold red", markup=False)
     for name, entry in (evaluation.manifest.get("published") or {}).items():
         if entry["error"] is not None:
             out.print(f"not published to {name}: {entry['error']}", style="bold red", markup=False)

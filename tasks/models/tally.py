@@ -14,6 +14,9 @@ from tasks.models.limits.spending import Used, cost_of, estimated
 from tasks.models.records import KeptAnswer, Request
 from tasks.models.usage import COUNTED
 
+NOT_RECORDED: Final = "not recorded"
+"""The reason of requests that a recording does not hold."""
+
 
 def counts_in(answer: KeptAnswer) -> dict[str, int | None]:
     """The token counts of an answer, by their names."""
@@ -95,7 +98,8 @@ class RequestTally:
         if self.absent == self.requests:
             return self
         requests, failed = self.requests - self.absent, self.failed - self.absent
-        return replace(self, requests=requests, failed=failed, absent=0)
+        errors = {reason: count for reason, count in self.errors.items() if reason != NOT_RECORDED}
+        return replace(self, requests=requests, failed=failed, absent=0, errors=errors)
 
     def add(self, answer: KeptAnswer, price: Price | None, asked: int = 0) -> Used:
         """Counts an answer that was just given to so many characters; gives what it used."""

@@ -58,6 +58,23 @@ def test_a_finding_of_level_error_is_a_failed_run_although_every_pair_has_a_numb
     assert manifest["status"] == "failed"
 
 
+def test_recorded_failures_are_told_by_the_words_that_were_recorded(
+    evaluate: Evaluate, tmp_path: Path
+) -> None:
+    rows = [{"item_id": str(number), "status": "infra_error", "error": "HTTP [/500]"} for number in range(3)]
+    (tmp_path / "recorded.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    items = [{"id": str(number), "question": "?", "answer": "x"} for number in range(4)]
+    (tmp_path / "items.jsonl").write_text("".join(json.dumps(row) + "\n" for row in items))
+    (tmp_path / "failed.yaml").write_text(
+        "name: failed\ndataset: items.jsonl\nprompt_template: '{{question}}'\ntarget: '{{answer}}'\n"
+        "models: [{name: recorded, type: replay, config: {path: recorded.jsonl}}]\n"
+        "metric_list: [exact_match]\n"
+    )
+    ran = evaluate(tmp_path / "failed.yaml")
+    assert ran.code == 1
+    assert "3 × HTTP [/500]; 1 × not recorded" in " ".join(ran.out.split())
+
+
 ENDING = """\
 import sys
 from pathlib import Path

@@ -16,12 +16,13 @@ from pydantic import Field, model_validator
 from metrics.config import NamesFile, Strict
 from metrics.errors import ConfigError
 from tasks.datasets.config import field_at
+from tasks.models.errors import shortened
 from tasks.models.providers.provider import RecordedProvider
 from tasks.models.providers.recorded_content import RecordedContent, text_of
 from tasks.models.providers.recordings import RecordedKey, RecordedRow, recording_file, shown
 from tasks.models.records import InferenceOptions
 from tasks.models.registry import provider
-from tasks.models.tally import PartitionResponses, RequestTally
+from tasks.models.tally import NOT_RECORDED, PartitionResponses, RequestTally
 from tasks.store.digests import file_digest
 from tasks.store.home import named_path
 from tasks.store.schemas import ABSENT, RESPONSES, row_batch, row_dicts
@@ -29,6 +30,7 @@ from tasks.store.thresholds import Threshold
 
 ROWS_AT_ONCE = Threshold("rows_replayed", 1_024)
 SHOWN = 5  # names of models in a message
+MOST_REASONS = 100  # of failures that are counted apart: those that name their request are all distinct
 ASKED = ("item_id", "doc_id", "prompt_template", "kind", "prompts", "unconditional", "doc_json")
 """What of a request decides which recorded response answers it."""
 
@@ -213,8 +215,18 @@ def _row(request: Mapping[str, Any], sample: int, recorded: Recorded, source: _S
     if row["status"] == "infra_error":
         source.tally.failed += 1
         source.tally.absent += recorded is None
-        source.tally.errors["not recorded"] = source.tally.errors.get("not recorded", 0) + 1
+        _count(source.tally.errors, NOT_RECORDED if recorded is None else _reason(row, recorded))
     return row
+
+
+def _reason(row: Mapping[str, Any], recorded: RecordedRow) -> str:
+    """Why a recorded response is none, in words that are alike in rows alike."""
+    return shortened(str(row["error"] or row["status"]).removeprefix(recorded.place).lstrip(": "))
+
+
+def _count(errors: dict[str, int], reason: str) -> None:
+    if reason in errors or len(errors) < MOST_REASONS:
+        errors[reason] = errors.get(reason, 0) + 1
 
 
 def _samples(value: Any) -> Iterable[Any]:

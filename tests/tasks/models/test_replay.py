@@ -61,6 +61,15 @@ def test_what_is_missing_is_unscored_and_says_so(bench, problems, jsonl, tmp_pat
     assert errors[2] == "timed out"
     assert "no recorded response to item 'item-3'" in errors[3]
     assert outcome.tally.failed == 3
+    assert outcome.tally.errors == {"has no response": 1, "timed out": 1, "not recorded": 1}
+    assert outcome.tally.without_absent().errors == {"has no response": 1, "timed out": 1}
+
+
+def test_reasons_that_are_all_distinct_are_counted_up_to_a_number(bench, problems, jsonl, tmp_path):
+    rows = [row(item, status="infra_error", error=f"request {item} failed") for item in range(200)]
+    jsonl("r.jsonl", [*rows, row(200, error="request 7 failed")])
+    tally = bench.ask(recorded(path="r.jsonl"), problems(201), base_dir=tmp_path).tally
+    assert (tally.failed, len(tally.errors), tally.errors["request 7 failed"]) == (201, 100, 2)
 
 
 def test_metadata_comes_along(bench, problems, jsonl, tmp_path):
