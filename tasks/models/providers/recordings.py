@@ -25,7 +25,10 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from metrics.errors import DataError
+from tasks.datasets.config import DatasetError, parsed_json
+from tasks.models.errors import MalformedBody
 from tasks.models.usage import IMPLAUSIBLE_COUNT
+from tasks.models.wire import mended
 from tasks.store.thresholds import Threshold
 
 
@@ -272,11 +275,18 @@ class LinesSource:
     def _parsed(self, line: bytes, number: int) -> Mapping[str, Any]:
         try:
             row = orjson.loads(line)
-        except orjson.JSONDecodeError as error:
-            raise DataError(f"{self._path}: line {number} is not JSON: {error}") from error
+        except orjson.JSONDecodeError:
+            row = self._parsed_as_python(line, number)
         if not isinstance(row, dict):
             raise DataError(f"{self._path}: line {number} is not a JSON object")
         return row
+
+    def _parsed_as_python(self, line: bytes, number: int) -> Any:
+        """JSON as Python writes it, with a question mark for half a character, as in the same reply."""
+        try:
+            return mended(parsed_json(line, f"{self._path}: line {number}"))
+        except (DatasetError, MalformedBody) as error:
+            raise DataError(str(error)) from error
 
 
 class ParquetSource:

@@ -72,6 +72,15 @@ def test_reasons_that_are_all_distinct_are_counted_up_to_a_number(bench, problem
     assert (tally.failed, len(tally.errors), tally.errors["request 7 failed"]) == (201, 100, 2)
 
 
+def test_half_a_character_is_a_question_mark_as_in_the_same_reply(bench, problems, tmp_path):
+    whole, half = "\\ud83d\\ude00", "\\ud83d"  # as Python's json.dumps writes an emoji, and its first half
+    text = f'{{"item_id": "item-0", "response": "{whole} 1 {half}", "metadata": {{"{half}": {2**70}}}}}\n'
+    (tmp_path / "r.jsonl").write_text(text)
+    (found,) = bench.ask(recorded(path="r.jsonl"), problems(1), base_dir=tmp_path).rows
+    assert (found["status"], found["response"]) == ("ok", "\N{GRINNING FACE} 1 ?")
+    assert orjson.loads(found["metadata_json"]) == {"?": float(2**70)}
+
+
 def test_metadata_comes_along(bench, problems, jsonl, tmp_path):
     jsonl(
         "r.jsonl",
@@ -105,7 +114,7 @@ def test_a_field_of_the_item_is_its_response(bench, batch_of, field, texts):
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ('{"item_id": "a", "response": "x"}\n{"item_id"\n', "line 2 is not JSON"),
+        ('{"item_id": "a", "response": "x"}\n{"item_id"\n', "line 2: malformed JSON"),
         ("[1]\n", "line 1 is not a JSON object"),
         ('{"response": "x"}\n', "line 1 has no item_id"),
         ('{"item_id": "a", "sample_index": 0}\n' * 2, "line 1 and line 2"),
