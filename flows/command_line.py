@@ -96,7 +96,8 @@ def command_line(app: typer.Typer, arguments: Sequence[str] | None = None) -> No
     collect_rarely()
     warnings.showwarning = show_warning
     _warned.clear()
-    as_json = "--json" in (sys.argv[1:] if arguments is None else arguments)
+    given = sys.argv[1:] if arguments is None else arguments
+    as_json = "--json" in given
     with (
         shown_safely(),
         _document_alone(as_json),
@@ -105,6 +106,7 @@ def command_line(app: typer.Typer, arguments: Sequence[str] | None = None) -> No
         _interrupts() as interrupted,
     ):
         try:
+            _refuse_other_bytes(given)
             app(arguments)
         except NightjarError as error:
             clear_status()
@@ -122,6 +124,17 @@ def command_line(app: typer.Typer, arguments: Sequence[str] | None = None) -> No
             if not interrupted.is_set():
                 raise
             raise SystemExit(INTERRUPTED) from None
+
+
+def _refuse_other_bytes(arguments: Sequence[str]) -> None:
+    """Raises NightjarError for an argument that no document can hold: neither a manifest nor a request to
+    Prefect."""
+    for argument in arguments:
+        try:
+            argument.encode()
+        except UnicodeEncodeError:
+            shown = repr(os.fsencode(argument)).removeprefix("b")
+            raise NightjarError(f"the argument {shown} is not UTF-8; use another name") from None
 
 
 _COMMANDS: Final = frozenset({"typer", "click"})

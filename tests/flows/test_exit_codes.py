@@ -199,6 +199,29 @@ def test_a_command_ends_well_where_a_library_has_put_its_own_exit_in_place(
     assert (ended.value.code, capsys.readouterr().err) == (0, "")
 
 
+def test_an_argument_that_is_not_utf8_is_refused_before_anything_is_done(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As Python has a byte of a file's name that is none: Prefect can't be told of it."""
+    app, done = new_app(), []
+
+    @app.command()
+    def command(run_name: str = "") -> None:
+        done.append(run_name)
+
+    monkeypatch.setattr(sys, "argv", ["command", "--run-name", "b\udce9ta"])
+    for arguments in (None, ["--run-name", "b\udce9ta"]):
+        with pytest.raises(SystemExit) as ended:
+            command_line(app, arguments)
+        assert (ended.value.code, done) == (2, [])
+        said = r"error: the argument 'b\xe9ta' is not UTF-8; use another name"
+        assert capsys.readouterr().err == said + "\n"
+    monkeypatch.setattr(sys, "argv", ["command", "--run-name", "bêta"])
+    with pytest.raises(SystemExit) as ended:
+        command_line(app)
+    assert (ended.value.code, done) == (0, ["bêta"])
+
+
 def test_several_configs_end_with_one_table(evaluate: Evaluate, tmp_path: Path) -> None:
     row = {"id": "1", "question": "1 + 1?", "answer": "2", "said": "2"}
     (tmp_path / "items.jsonl").write_text(json.dumps(row) + "\n")
