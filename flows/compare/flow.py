@@ -13,7 +13,7 @@ from metrics.errors import printable, printable_values
 from tasks.comparison.compare import ComparedPair, Gate
 from tasks.comparison.runs import open_run
 from tasks.messages.markdown import as_cells, as_text
-from tasks.reporting.numbers import rounded
+from tasks.reporting import numbers
 from tasks.run_page import label_verdict
 from tasks.store.home import default_store, ui_key
 from tasks.store.storage import Store
@@ -48,14 +48,14 @@ def compare(base: str, candidate: str, gate: Gate | None = None, store: str | No
 
 def _row(pair: ComparedPair) -> dict[str, Any]:
     found = pair.comparison
-    numbers = (
+    shown = (
         {}
         if found is None
         else {
             "base": found.base,
             "candidate": found.candidate,
             "difference": found.difference,
-            "interval": f"[{found.ci_low:+.4g}, {found.ci_high:+.4g}]",
+            "interval": numbers.interval(found.ci_low, found.ci_high, like=found.base),
             "p adjusted": pair.p_adjusted,
             "wins/losses/ties": f"{found.wins}/{found.losses}/{found.ties}",
             "minimum detectable effect": found.mde,
@@ -63,4 +63,4 @@ def _row(pair: ComparedPair) -> dict[str, Any]:
         }
     )
     place = {"benchmark": pair.key.benchmark, "group": " ".join(group_of(pair)), "pair": pair.key.pair}
-    return place | rounded(numbers) | {"gate": pair.verdict, "reason": pair.reason}
+    return place | numbers.rounded(shown) | {"gate": pair.verdict, "reason": pair.reason}

@@ -42,6 +42,7 @@ from tasks.comparison.runs import (
     over_facets,
 )
 from tasks.reduction.facets import facet_words
+from tasks.reporting import numbers
 from tasks.reporting.context import moment
 from tasks.reporting.tables import Column, FittedTable, one_line
 from tasks.store.home import finite, write_json
@@ -314,9 +315,9 @@ def told_pairs(pairs: Sequence[tuple[str, ComparedPair]]) -> list[dict[str, Any]
 def _told(base: str, pair: ComparedPair) -> dict[str, Any]:
     found = pair.comparison
     names = ("base", "candidate", "difference", "ci_low", "ci_high")
-    numbers = {} if found is None else {name: finite(getattr(found, name)) for name in names}
+    values = {} if found is None else {name: finite(getattr(found, name)) for name in names}
     said = {"benchmark": pair.key.benchmark, "pair": name_of(pair), "against": base, "verdict": pair.verdict}
-    return {**said, **numbers, "reason": pair.reason, "flipped": flips(pair)[:TOLD_FLIPS]}
+    return {**said, **values, "reason": pair.reason, "flipped": flips(pair)[:TOLD_FLIPS]}
 
 
 def change_line(change: Change) -> str:
@@ -421,11 +422,13 @@ def _row(pair: ComparedPair) -> list[Text | str]:
     arrow = "↑" if pair.higher_is_better else "↓"
     metric = key.pair.removesuffix(f",{key.filter}")
     group = " ".join(group_of(pair))
+    like = found.base
     return [
-        key.benchmark, group, key.filter, f"{metric} {arrow}", _number(found.base), _number(found.candidate),
-        _number(found.difference, "+"), f"[{_number(found.ci_low, '+')}, {_number(found.ci_high, '+')}]",
-        _number(pair.p_adjusted), f"{found.wins}/{found.losses}/{found.ties}", _number(found.mde),
-        str(found.n_items), f"{joined.coverage:.1%}", _verdict_text(pair),
+        key.benchmark, group, key.filter, f"{metric} {arrow}",
+        numbers.number(found.base), numbers.number(found.candidate, like),
+        numbers.signed(found.difference, like), numbers.interval(found.ci_low, found.ci_high, like),
+        numbers.p_value(pair.p_adjusted), f"{found.wins}/{found.losses}/{found.ties}",
+        numbers.number(found.mde, like), str(found.n_items), f"{joined.coverage:.1%}", _verdict_text(pair),
     ]  # fmt: skip
 
 
@@ -437,10 +440,6 @@ def _verdict_text(pair: ComparedPair) -> Text:
         if pair.terms is not None or pair.p_adjusted is None or pair.p_adjusted >= 0.05
         else Text("*")
     )
-
-
-def _number(value: float | None, sign: str = "") -> str:
-    return "–" if value is None or math.isnan(value) else f"{value:{sign}.4g}"
 
 
 def _pair(pair: ComparedPair) -> dict[str, Any]:

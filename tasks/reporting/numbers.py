@@ -36,11 +36,14 @@ def number(value: float | None, like: float | None = None) -> str:
 def rounded(row: Mapping[str, Any]) -> dict[str, Any]:
     """A table's row for people, still with numbers in it: each has the digits that suit it.
 
-    >>> rounded({"metric": "bleu", "value": 66.512345, "stderr": 0.05})
-    {'metric': 'bleu', 'value': 66.51, 'stderr': 0.05}
+    >>> rounded({"metric": "bleu", "value": 66.512345, "difference": -1e-16})
+    {'metric': 'bleu', 'value': 66.51, 'difference': 0.0}
     """
     return {
-        name: round(value, decimals(value)) if isinstance(value, float) and math.isfinite(value) else value
+        # 0.0 is added, because what rounds to nothing would keep its minus.
+        name: round(value, decimals(value)) + 0.0
+        if isinstance(value, float) and math.isfinite(value)
+        else value
         for name, value in row.items()
     }
 

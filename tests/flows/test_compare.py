@@ -4,6 +4,7 @@ import io
 import json
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,10 @@ from rich.console import Console
 
 from flows.compare.__main__ import main
 from flows.compare.flips import FlippedItems
+from flows.compare.runs import ComparisonTable, compare_opened
 from tasks.comparison.compare import ComparedPair
 from tasks.comparison.matching import Flipped, GroupKey, Match
+from tasks.comparison.runs import ComparedRun, open_run
 from tasks.history.layout import record_run
 from tasks.store.schemas import ITEM_ROWS, RESULTS
 from tasks.store.storage import Store
@@ -93,6 +96,20 @@ def test_a_comparison_is_headed_by_its_models_and_says_where_its_page_is(
     _, said, err = compare(capsys, base, candidate, "--output", tmp_path / "out")
     assert said.splitlines()[0] == f"base: {base} (qwen); candidate: {candidate} (gpt)"
     assert f"comparison: {tmp_path / 'out' / 'comparison.json'}" in err
+
+
+def test_numbers_have_the_digits_of_the_page(tmp_path: Path) -> None:
+    def opened(name: str, right: int) -> ComparedRun:
+        return open_run(str(folder(tmp_path / name, right)), Store(str(tmp_path / "store")))
+
+    compared = compare_opened(opened("base", 200), opened("candidate", 200))
+    (pair,) = compared.pairs
+    assert pair.comparison is not None
+    nothing = replace(pair.comparison, difference=-1.1e-16, ci_low=-0.04567891, p_value=2.3e-19)
+    shown = replace(pair, comparison=nothing, p_adjusted=2.3e-19)
+    file = io.StringIO()
+    Console(file=file, width=200).print(ComparisonTable(replace(compared, pairs=(shown,))))
+    assert re.search(r"0\.6667 +0\.6667 +0\.0000 +\[-0\.0457, 0\.\d{4}\] +< 0\.001 ", file.getvalue())
 
 
 @pytest.mark.parametrize(
