@@ -309,6 +309,8 @@ LOOSE_RUNS: Final = 50
 """A query that finds more runs than these in files of their own compacts the history first."""
 CURRENCY: Final = "manifest->>'$.currency' AS currency"
 """What the costs of a run are in; the manifests of all versions say it, if anything does."""
+PLACE: Final = "file_row_number"
+"""A column of ``all_results`` and ``all_items`` alone: which row of its file a row is, from 0."""
 OF_SAMPLES: Final = ("model_name", "prompt_template", "step")
 
 
@@ -431,8 +433,9 @@ def create_views(
         skipped += rows.skipped
         names = list(rows.found.values())
         segments = history.segments if part in parts else ()
-        _part_view(connection, files, part, segments, f"FROM {files.read(names)}" if names else "")
-        connection.execute(f"CREATE VIEW {part} AS FROM all_{part}")
+        loose_rows = f"FROM {files.read(names, PLACE)}" if names else ""
+        _part_view(connection, files, part, segments, loose_rows)
+        connection.execute(f"CREATE VIEW {part} AS SELECT * EXCLUDE ({PLACE}) FROM all_{part}")
     for view, stage, schema, of in (
         ("samples", "infer", RESPONSES, OF_SAMPLES),
         ("scores", "score", STATISTICS, OF),
@@ -464,13 +467,13 @@ class _Files:
         """What DuckDB, which takes every address for a pattern, finds this one file by."""
         return glob.escape(self.address(name))
 
-    def read(self, names: Sequence[str], filename: bool = False) -> str:
-        """The rows of files, as SQL."""
+    def read(self, names: Sequence[str], *named: str) -> str:
+        """The rows of files, as SQL; ``named`` are what else to say of each: its file, its place there."""
         self.folders.update(name.rpartition("/")[0] for name in names)
         self.list()
-        named = ", filename = true" if filename else ""
         addresses = ", ".join(_quoted(self.pattern(name)) for name in names)
-        return f"read_parquet([{addresses}], union_by_name = true{named})"
+        options = ", ".join(f"{option} = true" for option in ("union_by_name", *named))
+        return f"read_parquet([{addresses}], {options})"
 
     def list(self) -> None:
         """Has the file system of an object store know all files by one request a folder: DuckDB looks a file
@@ -483,13 +486,16 @@ def _part_view(
     connection: "duckdb.DuckDBPyConnection", files: _Files, part: str, segments: Sequence[str], loose: str
 ) -> None:
     """The view ``all_<part>`` of the segments' rows and the loose runs', with the columns of today whatever
-    the files hold."""
-    _table(connection, f"no_{part}", PARTS[part].empty_table())
+    the files hold; a run's own rows have their order by ``PLACE``, since the groups of a file are read at
+    once."""
+    placed = [PLACE] if part in ROWS_IN else []
+    columns = pa.schema([*PARTS[part], *(pa.field(name, pa.int64()) for name in placed)])
+    _table(connection, f"no_{part}", columns.empty_table())
     pieces = [f"FROM no_{part}"]
     if segments:
         names = [part_file(segment, part) for segment in segments]
         pieces.append(
-            f"SELECT rows.* EXCLUDE (filename) FROM {files.read(names, filename=True)} AS rows "
+            f"SELECT rows.* EXCLUDE (filename) FROM {files.read(names, 'filename', *placed)} AS rows "
             "SEMI JOIN compacted "
             "ON compacted.run_id = rows.run_id AND contains(rows.filename, compacted.segment)"
         )
@@ -528,7 +534,7 @@ def _artifact_view(
     _table(connection, f"{name}_files", table)
     reading = (
         f"SELECT {', '.join(f'files.{column}' for column in columns)}, rows.* EXCLUDE (filename) "
-        f"FROM {files.read(read, filename=True)} AS rows "
+        f"FROM {files.read(read, 'filename')} AS rows "
         f"JOIN {name}_files AS files ON files.file = rows.filename"
     )
     _view(connection, name, full, reading if read else None)

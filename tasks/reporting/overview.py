@@ -25,7 +25,7 @@ from tasks.comparison.runs import changes, costs, unpriced
 from tasks.comparison.stopping import stopped_sentence
 from tasks.comparison.trends import Known, known_of_models, ordering_facet
 from tasks.history.layout import Skipped
-from tasks.history.query import query
+from tasks.history.query import PLACE, query
 from tasks.models.tally import AnswerCounts
 from tasks.reporting import numbers
 from tasks.reporting.page import page_parts
@@ -44,10 +44,10 @@ SELECT run_id, run_name, benchmark, status, started, wall_seconds, manifest->'$.
        manifest->'$.stopped', manifest->'$.tokens.total', manifest->'$.shuffle'
 FROM runs ORDER BY started DESC, run_id DESC
 """
-_ROWS: Final = """
+_ROWS: Final = f"""
 SELECT run_id, model_name, prompt_template, filter, metric, reduction, label, facets, value, stderr,
        ci_low, ci_high, n_items, n_samples, n_scored, higher_is_better
-FROM results WHERE status = 'ok' AND value IS NOT NULL
+FROM all_results WHERE status = 'ok' AND value IS NOT NULL ORDER BY {PLACE}
 """
 
 

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from tasks.history.query import compact, query
 from tasks.reporting.compare import write_compare_report
 from tasks.reporting.overview import PAGE, ROWS, boards, glances, shows_store, sweeps, write_index
+from tasks.store.schemas import RESULTS
 from tasks.store.storage import Store
 from tests.tasks.reporting.recorded_runs import record, row
 from tests.tasks.reporting.report_recordings import run_of
@@ -31,6 +33,19 @@ def test_a_run_comes_to_its_first_pair_that_has_a_number(store: Store) -> None:
         ("b", "exact_match,none", "0.6000 ± 0.0200"),
     ]
     assert (run.asked, run.reused, run.cost, run.currency) == (7, 3, 0.5, "EUR")
+
+
+def test_the_first_pair_is_the_first_of_the_run_wherever_its_rows_lie(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows of several groups of a file are read at once, and come as they are done."""
+    monkeypatch.setattr("tasks.history.query.ROW_GROUP", 2)
+    for night in range(20):
+        record(store, f"night-{night}", night, *(row("a", 0.5, metric=f"m{at:02d}") for at in range(100)))
+    compact(store)
+    assert {run.scores[0].pair for run in glances(store).runs} == {"m00,none"}
+    (found,) = query(store, "SELECT * FROM results LIMIT 1").rows
+    assert len(found) == len(RESULTS)
 
 
 def test_an_answer_of_this_night_is_none_that_was_reused(store: Store) -> None:
