@@ -309,7 +309,8 @@ def _named_references(parameters: Mapping[str, Any]) -> Iterator[tuple[str, Arti
 
 
 class ArtifactRecords(RecordStorage):
-    """Prefect's result records, in the store itself; a record is read only if its artifacts are whole.
+    """Prefect's result records, in the store itself; a record is read only as its own step's, and if its
+    artifacts are whole.
 
     Prefect takes an exception here as "not cached" and runs the task.
     """
@@ -321,9 +322,9 @@ class ArtifactRecords(RecordStorage):
 
     def read_path(self, path: str, **_: Any) -> bytes:  # type: ignore[override]
         """The record under ``path``; raises ArtifactMissing where an artifact it refers to is not what it
-        was."""
+        was, FileDamaged for a record of another step."""
         store = _open_store(self.store)
-        content = store.document(f"{RECORDS}/{path}", sealed=True)
+        content = store.record(path)
         for ref in references(recorded_result(content)):
             if ref.retryable:
                 raise ArtifactMissing(f"{ref.name} has {ref.retryable} rows worth asking again")

@@ -200,9 +200,12 @@ def tokens(store: Store, folder: str) -> dict[str, str]:
 
 
 def read_json(store: Store, name: str) -> dict[str, Any]:
-    """One JSON object of the store; raises HistoryError naming the file, StoreUnavailable."""
+    """One JSON object of the store, which is of the run that the file is named after if it says a run. Raises
+    HistoryError naming the file, StoreUnavailable."""
     try:
         document = json.loads(store.document(name))
+        if isinstance(document, Mapping) and "run_id" in document:
+            check_run(store, name, [document["run_id"]])
     except (FileMissing, FileDamaged) as error:
         raise HistoryError(str(error)) from error
     except (ValueError, RecursionError) as error:  # torn, no UTF-8, no JSON
@@ -210,6 +213,13 @@ def read_json(store: Store, name: str) -> dict[str, Any]:
     if not isinstance(document, Mapping):
         raise HistoryError(f"store {store.uri}: {name} holds no JSON object")
     return dict(document)
+
+
+def check_run(store: Store, name: str, run_ids: Iterable[Any]) -> None:
+    """Raises FileDamaged for a file that is of other runs than the one that it is named after."""
+    own = name.rpartition("/")[2].rpartition(".")[0]
+    if others := sorted({str(run_id) for run_id in run_ids} - {own}):
+        raise store.damage(name, f"it is of run {', '.join(others)}: it was copied or renamed")
 
 
 RowBatches = Iterable[pa.RecordBatch | pa.Table]

@@ -25,6 +25,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from metrics.errors import ConfigError
@@ -37,6 +38,7 @@ from tasks.history.layout import (
     Records,
     RunRecord,
     Skipped,
+    check_run,
     names_in,
     read_manifest,
     read_records,
@@ -163,21 +165,28 @@ def read_rows(store: Store, part: str, run_id: str) -> pa.Table:
     """The rows that a run's record holds ("results" or "items"), with the columns of today; raises
     HistoryError naming the file."""
     try:
-        with store.open_table(f"{ROWS_IN[part]}/{run_id}.parquet") as table:
+        with store.open_table(check_rows(store, part, run_id)) as table:
             return table.complete(table.file.read(), PARTS[part])
     except (FileMissing, FileDamaged) as error:
         raise HistoryError(str(error)) from error
 
 
 def check_rows(store: Store, part: str, run_id: str) -> str:
-    """The name of the file with the run's rows; raises HistoryError where they are not what was written."""
+    """The name of the file with the run's rows; raises HistoryError where they are not what was written, or
+    another run's."""
     name = f"{ROWS_IN[part]}/{run_id}.parquet"
     try:
-        with store.open_table(name) as table:
-            table.complete(table.file.schema_arrow.empty_table(), PARTS[part])
+        check_table(store, name, PARTS[part])
     except (FileMissing, FileDamaged) as error:
         raise HistoryError(str(error)) from error
     return name
+
+
+def check_table(store: Store, name: str, schema: pa.Schema) -> None:
+    """Raises FileDamaged for a file of rows that are not what was written, or of another run than its own."""
+    with store.open_table(name) as table:
+        table.complete(table.file.schema_arrow.empty_table(), schema)
+        check_run(store, name, pc.unique(table.file.read(["run_id"]).column("run_id")).to_pylist())
 
 
 def part_file(segment: str, part: str) -> str:

@@ -16,10 +16,11 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.history.layout import FORGOTTEN, ITEMS, RESULT_ROWS, RUNS, names_in
+from tasks.history.layout import FORGOTTEN, ITEMS, RESULT_ROWS, RUNS, check_run, names_in
+from tasks.history.nights import SUITES
 from tasks.history.prune import pruning
 from tasks.history.query import FOLDER as COMPACTED
-from tasks.history.query import PARTS, compact, part_file, read_rows
+from tasks.history.query import PARTS, check_table, compact, part_file, read_rows
 from tasks.models.answers.segments import FOLDER as ANSWERS
 from tasks.models.answers.segments import AnswerStore
 from tasks.models.batches.records import FOLDER as BATCHES
@@ -129,8 +130,10 @@ def is_ours(name: str) -> bool:
 
 
 def _is_sealed(store: Store, name: str) -> bool:
-    """Reads a file as a whole; whether it carries a digest. Raises FileDamaged."""
+    """Reads a file as a whole; whether it carries a digest. Raises FileDamaged, for one that is whole but in
+    the place of another as well."""
     store.checked(name)
+    _check_place(store, name)
     if is_artifact(name) or name.startswith(f"{MEDIA}/"):
         return True
     if not name.endswith(".parquet"):
@@ -140,6 +143,16 @@ def _is_sealed(store: Store, name: str) -> bool:
     if version is None:
         _rows_of(store, name)
     return version is not None
+
+
+def _check_place(store: Store, name: str) -> None:
+    folder, _, file = name.rpartition("/")
+    if folder == RECORDS and not file.endswith(".json"):
+        store.record(file, sealed=False)
+    elif folder in OF_ROWS:
+        check_table(store, name, PARTS[OF_ROWS[folder]])
+    elif folder in (RUNS, FORGOTTEN) or name.startswith(f"{SUITES}/"):
+        check_run(store, name, [json.loads(store.document(name)).get("run_id")])
 
 
 def _rows_of(store: Store, name: str) -> pa.Table | None:

@@ -276,6 +276,19 @@ class Store:
                 self._accept_unsealed(sealed)
         return document
 
+    def record(self, key: str, sealed: bool = True) -> bytes:
+        """What Prefect keeps of a step under its key. Raises FileMissing, and FileDamaged where it is not
+        what was written, or another step's."""
+        name = f"{RECORDS}/{key}"
+        content = self.document(name, sealed)
+        try:
+            written_as = json.loads(content)["metadata"]["storage_key"]
+        except (ValueError, RecursionError, KeyError, TypeError) as error:
+            raise self.damage(name, "it is no record of a step") from error
+        if written_as != key:
+            raise self.damage(name, f"it is the record of {written_as}: it was copied or renamed")
+        return content
+
     def has_seal(self, name: str) -> bool:
         """Whether a whole document has one; raises FileMissing and FileDamaged."""
         with self._named(name):

@@ -27,6 +27,7 @@ from prefect.task_runners import ProcessPoolTaskRunner, ThreadPoolTaskRunner
 from prefect.utilities.callables import ParameterSchema
 
 from tasks import prefect_adapter
+from tasks.caching import ArtifactRecords
 from tasks.prefect_adapter import (
     EndedFuture,
     LocalFuture,
@@ -38,6 +39,7 @@ from tasks.prefect_adapter import (
     served_flow,
     settings_of_all_threads,
 )
+from tasks.store.errors import FileDamaged
 
 PROJECT = Path(__file__).resolve().parents[2]
 
@@ -209,6 +211,18 @@ async def test_storage_is_called_by_these_names_and_keys_stay_as_they_are(
     assert [file.name for file in tmp_path.iterdir()] == ["a-key"]
     assert recorded_result((tmp_path / "a-key").read_bytes()) == {"value": 3}
     assert record is None or record.result == {"value": 3}
+
+
+def test_a_record_under_another_key_is_not_served(tmp_path: Path) -> None:
+    """``ResultRecordMetadata.storage_key`` is the key that a record was written under."""
+    from prefect.results import ResultStore
+
+    storage = ArtifactRecords(store=str(tmp_path))
+    ResultStore(result_storage=storage, persist_result=True).write({"value": 3}, key="score-a")
+    assert recorded_result(storage.read_path("score-a")) == {"value": 3}  # type: ignore[arg-type]
+    (tmp_path / "records/score-a").rename(tmp_path / "records/score-b")
+    with pytest.raises(FileDamaged, match="records/score-b is damaged: it is the record of score-a"):
+        storage.read_path("score-b")
 
 
 def test_settings_hold_in_a_thread_without_a_context() -> None:

@@ -43,7 +43,8 @@ def small_store(uri: str) -> tuple[Store, ArtifactRef]:
     store.mark_format()
     ref = store.write("score", "ab" * 32, SCORES, [pa.table({"item_id": ["q1"], "score": [0.25]}, SCORES)])
     store.put_document(
-        "records/score-x", json.dumps({"result": {**ref.model_dump()}, "metadata": {}}).encode()
+        "records/score-x",
+        json.dumps({"result": {**ref.model_dump()}, "metadata": {"storage_key": "score-x"}}).encode(),
     )
     answers = [KeptAnswer(key, "ok", response=f"answer {n}", arrived=1.0 + n) for n, key in enumerate(KEYS)]
     AnswerStore(store).of_model("model").write(answers)
@@ -297,6 +298,50 @@ def test_compacting_keeps_the_copy_that_a_damaged_file_is_made_again_from(
         (name, "set aside, and made again from the compacted copy")
     ]
     assert query(Store(store.uri), "SELECT * FROM items ORDER BY ALL").rows == before
+
+
+OTHERS = [
+    (f"runs/{RUN}.json", "runs/{}.json"),
+    (f"history/results/{RUN}.parquet", "history/results/{}.parquet"),
+    (f"history/items/{RUN}.parquet", "history/items/{}.parquet"),
+    ("suites/s/n1.json", "suites/s/{}.json"),
+    ("records/score-x", "records/score-{}"),
+]
+
+
+@pytest.mark.parametrize(("own", "place"), OTHERS, ids=[own for own, _ in OTHERS])
+@pytest.mark.parametrize("other", ["wednesday", f"{RUN}.sync-conflict-20261127", f"{RUN} (copy)"])
+def test_a_whole_file_in_the_place_of_another_is_damage(
+    made: tuple[Store, ArtifactRef], own: str, place: str, other: str
+) -> None:
+    store, _ = made
+    views = ("runs", "results", "items")
+    before = [query(store, f"SELECT run_id FROM {view} ORDER BY ALL").rows for view in views]
+    name = place.format(other)
+    Path(store.path(name)).write_bytes(Path(store.path(own)).read_bytes())
+    anew = Store(store.uri)
+    for view, rows_before in zip(views, before, strict=True):
+        found = query(anew, f"SELECT run_id FROM {view} ORDER BY ALL").rows
+        assert found in (rows_before, [row for row in rows_before if row[0] != other]), view
+    assert read_night(anew, made[1]) == read_night(store, made[1])
+    if "records" in own:
+        with pytest.raises(FileDamaged, match="is the record of score-x: it was copied or renamed"):
+            anew.record(f"score-{other}")
+    (damage,) = verify(anew).damaged
+    assert damage.name == name
+    assert "it was copied or renamed" in damage.reason
+    repair(anew)
+    assert verify(anew).aside == (f"{name}.damaged",)
+
+
+def test_rows_of_another_run_are_not_compared(made: tuple[Store, ArtifactRef]) -> None:
+    store, _ = made
+    for part in ("results", "items"):
+        name = store.path(f"history/{part}/{{}}.parquet")
+        Path(name.format("wednesday")).write_bytes(Path(name.format(RUN)).read_bytes())
+        with pytest.raises(NightjarError, match=f"{part}/wednesday.parquet is damaged: it is of run {RUN}"):
+            recorded_run("wednesday", Store(store.uri))
+        record_run(store, {"run_id": "wednesday"}, [rows(RESULTS, 1)], [rows(ITEM_ROWS, 1, facets="{}")])
 
 
 def test_several_damages_are_all_named(made: tuple[Store, ArtifactRef]) -> None:
