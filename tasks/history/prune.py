@@ -40,6 +40,7 @@ import pyarrow.parquet as pq
 from pydantic import BeforeValidator, Field
 
 from metrics.config import Strict
+from metrics.errors import ConfigError
 from tasks.history.layout import (
     ACTIVE,
     FORGOTTEN,
@@ -65,6 +66,7 @@ from tasks.store.errors import FileDamaged, FileMissing, StoreError
 from tasks.store.home import home, results_folder
 from tasks.store.keys import digest
 from tasks.store.machine import has_ended, lives_here, this_process
+from tasks.store.outputs import MANIFEST
 from tasks.store.storage import DAMAGED, RECORDS, Store, is_artifact
 
 BEAT_SECONDS = 300.0
@@ -487,8 +489,9 @@ def _is_dead(store: Store, name: str) -> bool:
     return claims.is_dead(owner)
 
 
-OUTPUTS: Final = ("manifest.json", "suite.json")
-"""A folder that holds one of these is a run's or a night's."""
+OUTPUTS: Final = {MANIFEST: ("benchmark", "steps"), "suite.json": ("suite", "evaluations")}
+"""A folder that holds one of these is a run's or a night's, if the file says these of a run: other programs
+have a ``manifest.json``, too."""
 LONGEST_LOG: Final = 16 << 20
 """A log that is still written is cut to its last quarter beyond so many bytes."""
 
@@ -539,8 +542,18 @@ def remove_leftovers(leftovers: Leftovers) -> None:
 
 def _outputs(results: Path) -> Iterator[Path]:
     for folder in sorted(results.iterdir()) if results.is_dir() else ():
-        if folder.is_dir() and not folder.is_symlink() and any((folder / name).is_file() for name in OUTPUTS):
+        if folder.is_dir() and not folder.is_symlink() and any(_is_ours(folder / name) for name in OUTPUTS):
             yield folder
+
+
+def _is_ours(file: Path) -> bool:
+    """Whether a file of that name is one that a run or a night wrote; not where nobody can tell."""
+    try:
+        said = json.loads(file.read_bytes())
+        check_run_id(said["run_id"])
+        return bool(said.keys() >= {*OUTPUTS[file.name]})
+    except (OSError, ValueError, RecursionError, TypeError, KeyError, AttributeError, ConfigError):
+        return False
 
 
 def _stale(paths: Iterator[Path] | list[Path], now: datetime, limit: timedelta) -> Iterator[Path]:

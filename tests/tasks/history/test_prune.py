@@ -566,17 +566,21 @@ def aged(path: Path, days: float, content: bytes = b"x") -> Path:
     return path
 
 
+OF_A_RUN = json.dumps({"run_id": "sums-1", "benchmark": "sums", "steps": {}}).encode()
+OF_A_NIGHT = json.dumps({"run_id": "nightly-1", "suite": "nightly", "evaluations": []}).encode()
+
+
 def test_output_folders_go_when_nothing_was_written_to_them_for_so_long(tmp_path: Path) -> None:
     results = tmp_path / "results"
-    aged(results / "old" / "manifest.json", 91)
-    aged(results / "night" / "suite.json", 91)
-    aged(results / "night" / "sums-demo" / "manifest.json", 91)
-    aged(results / "published-again" / "manifest.json", 91)
+    aged(results / "old" / "manifest.json", 91, OF_A_RUN)
+    aged(results / "night" / "suite.json", 91, OF_A_NIGHT)
+    aged(results / "night" / "sums-demo" / "manifest.json", 91, OF_A_RUN)
+    aged(results / "published-again" / "manifest.json", 91, OF_A_RUN)
     aged(results / "published-again" / "report.html", 1)
-    aged(results / "new" / "manifest.json", 1)
+    aged(results / "new" / "manifest.json", 1, OF_A_RUN)
     aged(results / "notes" / "thesis.tex", 900)
     aged(results / "index.html", 900)
-    aged(tmp_path / "elsewhere" / "manifest.json", 900)
+    aged(tmp_path / "elsewhere" / "manifest.json", 900, OF_A_RUN)
     (results / "link").symlink_to(tmp_path / "elsewhere")
     found = find_leftovers(results, tmp_path / "home", Retention(results=90 * DAY), NOW)
     assert [folder.name for folder in found.folders] == ["night", "old"]
@@ -586,6 +590,25 @@ def test_output_folders_go_when_nothing_was_written_to_them_for_so_long(tmp_path
     assert (tmp_path / "elsewhere" / "manifest.json").exists()
     nothing = find_leftovers(results, tmp_path / "home", Retention(results=None), NOW)
     assert nothing.folders == ()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b'{"manifest_version": 3, "name": "a browser extension"}',
+        b'{"run_id": 7, "benchmark": "of another tool", "steps": {}}',
+        b'{"run_id": "of/another tool", "benchmark": "sums", "steps": {}}',
+        OF_A_NIGHT,
+        b"[]",
+        b'{"run_id": "torn',
+        b"\xff",
+    ],
+)
+def test_a_folder_with_a_manifest_of_another_program_is_not_ours(tmp_path: Path, content: bytes) -> None:
+    aged(tmp_path / "results" / "extension" / "manifest.json", 900, content)
+    aged(tmp_path / "results" / "extension" / "src" / "thesis.txt", 900)
+    found = find_leftovers(tmp_path / "results", tmp_path / "home", Retention(results=90 * DAY), NOW)
+    assert found.folders == ()
 
 
 def test_logs_go_at_an_age_and_one_that_is_written_is_cut_in_place(tmp_path: Path) -> None:
