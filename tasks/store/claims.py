@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.store.beside import beating
-from tasks.store.errors import FileDamaged, FileMissing, StoreError
+from tasks.store.errors import NOTICE_SECONDS, STORE_LOG, FileDamaged, FileMissing, StoreError
 from tasks.store.home import as_open_as_its_folder, folder_within
 from tasks.store.machine import has_ended, this_process
 from tasks.store.storage import Store
@@ -33,7 +33,8 @@ from tasks.store.storage import Store
 FOLDER = "claims"
 HEARTBEAT_SECONDS = 5.0
 STALE_SECONDS = 30.0
-"""A claim that has not changed for so long, by the clock of who waits, is its owner's no more."""
+"""A claim that has not changed for so long, by the clock of who waits, is its owner's no more, whether or not
+who waits may remove it."""
 POLL_SECONDS = 0.5
 
 
@@ -110,7 +111,7 @@ class Claim:
         """Returns when no earlier claim lives; whether there was one."""
         watch = Watch(self)
         waited = False
-        while earlier := self.earlier():
+        while earlier := [entry for entry in self.earlier() if entry not in watch.dead]:
             waited = True
             living = [entry for entry in earlier if watch.lives(entry)]
             if living:
@@ -153,11 +154,16 @@ OWNER, ATTACHED = ".json", ".bin"
 
 
 class Watch:
-    """Tells claims that live from those whose owners are gone, for a claim that waits; removes the latter."""
+    """Tells claims that live from those whose owners are gone, for a claim that waits; removes the latter as
+    far as it may: in a folder that several users share, what is another's stays. Of those that are waited for
+    long, each is named once."""
 
     def __init__(self, own: Claim) -> None:
         self._own = own
         self._seen: dict[str, tuple[bytes | None, float]] = {}
+        self._began = time.monotonic()
+        self._named: set[str] = set()
+        self.dead: set[str] = set()
 
     def lives(self, entry: str) -> bool:
         """Whether the claim is there and its owner at work, as far as can be told."""
@@ -171,9 +177,22 @@ class Watch:
         # While the store was away nobody could say that he lives.
         since = max(since, self._own.store.boundary.back)
         if not is_dead(content) and time.monotonic() - since <= STALE_SECONDS:
+            self._name_owner(entry, content)
             return True
+        self.dead.add(entry)
         self._own.remove(entry)
         return False
+
+    def _name_owner(self, entry: str, content: bytes) -> None:
+        if time.monotonic() - self._began < NOTICE_SECONDS or entry in self._named:
+            return
+        self._named.add(entry)
+        owner, here = owner_of(content), this_process()
+        if not owner or all(owner.get(key) == here[key] for key in ("host", "pid")):  # a thread of this one
+            return
+        host = str(owner.get("host")).partition(" ")[0]
+        who = f"process {owner.get('pid')} of {host}, which holds the claim {self._own.name}"
+        STORE_LOG.warning("store %s: waits for %s", self._own.store.uri, who)
 
 
 def made_at(file: str) -> datetime | None:

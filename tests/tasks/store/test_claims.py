@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from tasks.store import claims
-from tasks.store.claims import Claim, claim
+from tasks.store.claims import Claim, claim, wait_until_free
+from tasks.store.errors import StoreError
 from tasks.store.home import PROJECT
 from tasks.store.machine import has_ended, lives_here, this_process
 from tasks.store.storage import Store
@@ -105,6 +106,44 @@ def test_the_claim_of_a_machine_that_is_gone_goes_stale(store: Store) -> None:
     with claim(store, "step") as waited:
         assert waited
     assert store.fs.ls(store.path("claims/step")) == []
+
+
+@pytest.mark.parametrize("host", ["this one", "a-machine-that-is-gone"])
+def test_a_dead_claim_that_can_not_be_removed_holds_nobody_up(
+    store: Store, host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a folder that all may write to, as /tmp is, what another user left stays."""
+    leave(store, this_process()["host"] if host == "this one" else host, 2**22 + 1)
+    removed = store.remove
+
+    def remove(name: str, patience: float | None = None) -> None:
+        if "dead" in name:
+            raise StoreError(f"can't remove {name}: Operation not permitted")
+        removed(name, patience)
+
+    monkeypatch.setattr(store, "remove", remove)
+    waited: list[bool] = []
+
+    def go() -> None:
+        waited.append(wait_until_free(store, "step"))
+        with claim(store, "step") as was_there:
+            waited.append(was_there)
+
+    running = threading.Thread(target=go, daemon=True)
+    running.start()
+    running.join(30)
+    assert waited == [True, True], "who waits never goes on"
+
+
+def test_who_waits_for_long_says_for_whom(
+    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(claims, "NOTICE_SECONDS", 0.1)
+    leave(store, "another-machine pid:[4026531836] its-boot", 17)
+    with claim(store, "step"):
+        pass
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert said == (f"store {store.uri}: waits for process 17 of another-machine, which holds the claim step")
 
 
 def test_a_living_claim_outlasts_staleness(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
