@@ -4,11 +4,12 @@ A claim is a small file in the store, ``claims/<name>/<time>-<id>.json``, and th
 its turn: its time is after those of all claims that it finds, whatever the clocks of their machines say.
 That needs no atomic operation of the file system, so that it works on object stores. A claim lives while
 its owner rewrites it; a killed owner's goes stale, and on the same machine it is known to be dead at once.
-Workers of one machine with a local store claim one after the other, by a lock; on an object store two
-claims in the very same moment may both get their turn: what they do is repeated, never wrong, since
-artifacts have names of their content.
+Workers of one machine with a local store claim one after the other, by a lock; on an object store, or a file
+system without locks, two claims in the very same moment may both get their turn: what they do is repeated,
+never wrong, since artifacts have names of their content.
 """
 
+import errno
 import fcntl
 import hashlib
 import itertools
@@ -18,7 +19,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -231,24 +232,34 @@ def is_dead(content: bytes) -> bool:
 
 @contextmanager
 def _one_at_a_time(store: Store) -> Iterator[None]:
-    """A block in which no other worker of this machine makes a claim; on object stores only no other
-    thread."""
-    if not store.local:
-        with _making:
-            yield
-        return
+    """A block in which no other worker of this machine makes a claim; on object stores, and where the file
+    system has no locks, only no other thread."""
+    with ExitStack() as stack:
+        if not store.local or not _locked(store, stack):
+            stack.enter_context(_making)
+        yield
+
+
+def _locked(store: Store, stack: ExitStack) -> bool:
+    """Holds the lock of a local store until the stack ends; False where the file system has no locks. Raises
+    StoreError."""
     path = Path(store.path(f"{FOLDER}/.lock"))
     try:
         folder_within(Path(store.root), path.parent)
         file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
+        stack.callback(os.close, file)
         as_open_as_its_folder(path)
     except OSError as error:
         raise StoreError(f"store {store.uri}: can't write {path}: {error.strerror or error}") from error
     try:
         fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(file)
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise StoreError(f"store {store.uri}: can't lock {path}: {error.strerror or error}") from error
+        return False
+    return True
 
 
 _making = threading.Lock()
+_NO_LOCKS = frozenset({errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS})
+"""What file systems without locks answer: some of networks, clusters and FUSE."""

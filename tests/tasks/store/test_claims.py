@@ -1,5 +1,7 @@
 """Claims: the same step by one at a time, whatever became of the others."""
 
+import errno
+import fcntl
 import json
 import os
 import socket
@@ -7,6 +9,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -133,6 +136,29 @@ def test_a_dead_claim_that_can_not_be_removed_holds_nobody_up(
     running.start()
     running.join(30)
     assert waited == [True, True], "who waits never goes on"
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS])
+def test_a_file_system_without_locks_will_do(
+    store: Store, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def flock(*_: Any) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with claim(store, "step") as waited:
+        assert not waited
+    with claim(store, "step") as waited:
+        assert not waited
+
+
+def test_a_lock_that_fails_names_the_store(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def flock(*_: Any) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with pytest.raises(StoreError, match=r"store /.*: can't lock .*claims/\.lock: Input/output error"):
+        claim(store, "step").__enter__()
 
 
 def test_who_waits_for_long_says_for_whom(
