@@ -152,7 +152,7 @@ def given_now(answered: Answered, arguments: Mapping[str, Any]) -> bool:
 def _serves(lookup: Lookup, accounts: Accounts) -> bool:
     """Whether what Inspect's task came to counts now: it was asked in the night and at the time that the
     lookup wants."""
-    return lookup.night in (None, accounts.night) and float(accounts.given or 0) >= lookup.not_before
+    return lookup.serves(accounts.night, float(accounts.given or 0))
 
 
 @cached_task("infer", still_holds=given_now)

@@ -26,7 +26,7 @@ from tasks.inspecting.numbers import own_scores
 from tasks.models.config import ModelConfig, Price, SampleParams
 from tasks.models.providers.provider import Secret
 from tasks.models.providers.replay import Replay, ReplayConfig
-from tasks.models.records import InferenceOptions, KeptAnswer
+from tasks.models.records import InferenceOptions, KeptAnswer, believed
 from tasks.models.tally import COUNTED_AGAIN, RequestTally
 from tasks.processes.workers import cores
 from tasks.store.home import private_folder, write_lines
@@ -130,7 +130,7 @@ def _best_log(folder: Path, block: Block) -> InspectLog | None:
         with suppress(DatasetError):  # cut off while it was written: its samples are evaluated again
             log = InspectLog.open(path)
             ended = len(_evaluated(log, block))
-            if ended and _created(log) >= block.not_before:
+            if ended and believed(_created(log)) >= block.not_before:
                 found.append((ended, path.name, log))
     return max(found, key=lambda entry: entry[:2])[2] if found else None
 

@@ -15,7 +15,9 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, Protocol, get_args
 
+import numpy as np
 import orjson
+from numpy.typing import ArrayLike, NDArray
 
 from tasks.datasets.item import RequestKind
 from tasks.messages.media import ReadMedia, refuse_media
@@ -132,12 +134,27 @@ READ_FIELDS: Final = tuple(field.name for field in fields(Answer) if field.name 
 class Lookup:
     """Which kept answers count: of each request the one asked for last, among those of ``night`` (None: of
     any) that were asked for at ``not_before`` (seconds since 1970) or later; errors of the model also at
-    ``failed_before`` or later.
+    ``failed_before`` or later. All times are as ``believed``.
     """
 
     night: str | None = None
     not_before: float = 0.0
     failed_before: float = 0.0
+
+    def serves(self, night: str | None, asked_at: float) -> bool:
+        """Whether what that night asked for at that time counts."""
+        return self.night in (None, night) and bool(believed(asked_at) >= self.not_before)
+
+
+CLOCKS_AHEAD_SECONDS: Final = 300.0
+"""So far the clocks of machines that share a store may be apart."""
+
+
+def believed(asked_at: ArrayLike) -> NDArray[np.float64]:
+    """Times at which answers were asked for, as they count: one that is yet to come is a wrong clock's, and
+    counts as before all others."""
+    times = np.asarray(asked_at, np.float64)
+    return np.where(times > time.time() + CLOCKS_AHEAD_SECONDS, 0.0, times)
 
 
 EVERY = Lookup()

@@ -36,7 +36,15 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tasks.models.errors import is_settled
-from tasks.models.records import EVERY, READ_FIELDS, STATUS_BEFORE, Answer, KeptAnswer, Lookup
+from tasks.models.records import (
+    EVERY,
+    READ_FIELDS,
+    STATUS_BEFORE,
+    Answer,
+    KeptAnswer,
+    Lookup,
+    believed,
+)
 from tasks.store import claims
 from tasks.store.claims import Claim, Watch, is_dead, owner_of
 from tasks.store.errors import STORE_LOG, FileDamaged, FileMissing, StoreError
@@ -47,6 +55,7 @@ from tasks.store.thresholds import Threshold
 
 FOLDER: Final = "answers"
 _noted: set[tuple[str, str, str]] = set()
+_told: set[tuple[str, str]] = set()
 
 
 @dataclass(frozen=True)
@@ -346,6 +355,21 @@ class AnswerSnapshot:
         self._names = [name for name, _ in present]
         self._asked_at = [keys.asked_at for _, keys in present]
         self._index = KeyIndex([keys for _, keys in present], self._lookup)
+        self._tell_of_wrong_clock()
+
+    def _tell_of_wrong_clock(self) -> None:
+        """Says once a process that answers are of a time that is yet to come."""
+        ahead = sum(int(np.sum(believed(times) < times)) for times in self._asked_at)
+        uri, folder = place = self._answers.store.uri, self._answers.folder
+        if ahead and place not in _told:
+            _told.add(place)
+            STORE_LOG.warning(
+                "store %s: %d answers in %s are of a time that is yet to come: the clock of the machine that"
+                " asked was ahead, or this one's is behind; they count as the oldest",
+                uri,
+                ahead,
+                folder,
+            )
 
     def _keys(self) -> list[tuple[str, "SegmentKeys | None"]]:
         """The keys of every segment of which answers may count."""
@@ -496,12 +520,12 @@ def halves(keys: pa.FixedSizeBinaryArray | pa.ChunkedArray) -> tuple[NDArray[np.
 
 
 class KeyIndex:
-    """Finds keys among segments; of equal keys the answer that was asked for last counts."""
+    """Finds keys among segments; of equal keys the one counts that was asked for last, as is ``believed``."""
 
     def __init__(self, segments: Sequence[SegmentKeys], lookup: Lookup = EVERY) -> None:
         high = np.concatenate([np.empty(0, np.uint64), *(part.high for part in segments)])
         low = np.concatenate([np.empty(0, np.uint64), *(part.low for part in segments)])
-        asked_at = np.concatenate([np.empty(0), *(part.asked_at for part in segments)])
+        asked_at = believed(np.concatenate([np.empty(0), *(part.asked_at for part in segments)]))
         segment = np.repeat(np.arange(len(segments), dtype=np.int32), [len(part.high) for part in segments])
         row = np.concatenate(
             [np.empty(0, np.int32), *(np.arange(len(part.high), dtype=np.int32) for part in segments)]

@@ -92,7 +92,7 @@ class Job:
 
     def serves(self, lookup: Lookup) -> bool:
         """Whether what it gives may be used where these answers are looked for."""
-        return lookup.night in (None, self.night) and self.created >= lookup.not_before
+        return lookup.serves(self.night, self.created)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 import itertools
 import random
 import string
+import time
 from collections import OrderedDict
 from dataclasses import replace
 from pathlib import Path
@@ -62,6 +63,18 @@ def test_of_two_answers_the_later_counts_whichever_was_written_last(kept):
     kept.write(answers([1, 2], "old", arrived=1.0))
     assert texts(kept, [1, 2]) == ["new 1", "old 2"]
     assert texts(kept, [1, 2], lookup=Lookup(not_before=1.5)) == ["new 1", None]
+
+
+def test_answers_of_a_clock_that_was_ahead_count_as_the_oldest(kept, caplog):
+    now = time.time()
+    kept.write(answers([1, 2], "right", arrived=now - 3_600))
+    kept.write(answers([1, 2, 3], "ahead", arrived=now + 2 * 86_400))
+    kept.write(answers([1], "newest", arrived=now + 60))  # two clocks are never quite the same
+    assert texts(kept, [1, 2, 3]) == ["newest 1", "right 2", "ahead 3"]
+    assert texts(kept, [1, 2, 3], lookup=Lookup(not_before=now - 7_200)) == ["newest 1", "right 2", None]
+    assert texts(kept, [2, 3], lookup=Lookup(not_before=now)) == [None, None], "a refresh asks again"
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert "3 answers in answers/identity are of a time that is yet to come" in said
 
 
 def read_by(kept: ModelAnswers, lookup: Lookup, monkeypatch: pytest.MonkeyPatch) -> list[str]:

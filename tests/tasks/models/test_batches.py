@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
@@ -11,7 +12,7 @@ import pytest
 
 from tasks.models import jobs
 from tasks.models.answers.segments import AnswerStore
-from tasks.models.batches.records import FOLDER
+from tasks.models.batches.records import FOLDER, Job
 from tasks.models.config import ModelConfig, Price, RunLimits
 from tasks.models.errors import ModelError
 from tasks.models.jobs import Waiting, close_jobs, look_at_jobs, send_jobs
@@ -545,6 +546,14 @@ def test_batched_answers_have_the_time_and_the_night_of_their_job(started: Any, 
     assert bench.ask(asked, rows(3), lookup=Lookup(night="two"), night="two").tally.sent == 3
     recent = Lookup(night="one", not_before=time.time() - 7 * 86_400)
     assert bench.ask(asked, rows(3), lookup=recent, night="one").tally.sent == 3
+
+
+def test_a_job_of_a_clock_that_was_ahead_serves_no_refresh():
+    now = time.time()
+    job = Job("a", "model", created=now + 2 * 86_400, since=now, night=None, ids=("1",), count=1)
+    assert job.serves(Lookup())
+    assert not job.serves(Lookup(not_before=now))
+    assert replace(job, created=now + 60).serves(Lookup(not_before=now))
 
 
 def test_what_a_killed_process_had_by_batch_costs_the_price_of_batches(started: Any, bench: Any):
