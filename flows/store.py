@@ -31,7 +31,8 @@ def store_command(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout")] = False,
 ) -> None:
-    """Reads every file of a store and holds it against its digest; exit code 1 if one is damaged."""
+    """Reads every file of a store and holds it against its digest; exit code 1 if one is damaged or can't be
+    read."""
     from tasks.history import verify as looking
 
     opened = Store(store or default_store())
@@ -42,7 +43,7 @@ def store_command(
         print_json(as_document(found))
     else:
         print_findings(opened, found)
-    if found.damaged and not repair:
+    if found.unread or (found.damaged and not repair):
         raise typer.Exit(FAILED)
 
 
@@ -52,6 +53,7 @@ def as_document(found: "Findings") -> dict[str, object]:
         "files": dict(found.files),
         "bytes": found.bytes,
         "damaged": [vars(entry) for entry in found.damaged],
+        "unread": [vars(entry) for entry in found.unread],
         "unsealed": len(found.unsealed),
         "sealed": found.sealed,
         "set_aside": list(found.aside),
@@ -66,6 +68,8 @@ def print_findings(store: Store, found: "Findings") -> None:
         print(f"  {folder:<14} {count:>9,}")
     for entry in found.damaged:
         print(entry.reason if not entry.done else f"{entry.name}: {entry.done}")
+    for entry in found.unread:
+        print(entry.reason)
     if found.unsealed:
         print(
             f"{len(found.unsealed):,} files are of a version before seals and can't be verified;"
@@ -75,7 +79,7 @@ def print_findings(store: Store, found: "Findings") -> None:
         print(f"{found.sealed:,} files of a version before seals have seals now")
     if found.aside:
         print(f"{len(found.aside):,} files were set aside earlier: NAME.damaged")
-    if not found.damaged:
+    if not found.damaged and not found.unread:
         print("nothing is damaged")
 
 

@@ -28,7 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from metrics.errors import ConfigError
+from metrics.errors import ConfigError, NightjarError
 from tasks.history.layout import (
     HISTORY_ITEMS,
     HISTORY_RESULTS,
@@ -46,7 +46,7 @@ from tasks.history.layout import (
     run_records,
     started_at,
 )
-from tasks.store.errors import STORE_LOG, FileDamaged, FileMissing, StoreError
+from tasks.store.errors import STORE_LOG, FileDamaged, FileMissing, StoreError, StoreUnavailable
 from tasks.store.rows import ROW_GROUP
 from tasks.store.schemas import RESPONSES, STATISTICS
 from tasks.store.storage import Store
@@ -148,7 +148,9 @@ def compact(store: Store, anew: bool = False) -> tuple[int, tuple[Skipped, ...]]
             try:
                 run = _loose_run(store, record)
                 rows = {part: read_rows(store, part, run_id) for part in ROWS_IN}
-            except HistoryError as error:
+            except StoreUnavailable:
+                raise
+            except NightjarError as error:
                 skipped.append(Skipped(record.name, str(error)))
                 unread.add(run_id)
                 continue

@@ -25,7 +25,7 @@ from tasks.models.answers.segments import FOLDER as ANSWERS
 from tasks.models.answers.segments import AnswerStore
 from tasks.models.batches.records import FOLDER as BATCHES
 from tasks.store.claims import FOLDER as CLAIMS
-from tasks.store.errors import FileDamaged, FileMissing
+from tasks.store.errors import FileDamaged, FileMissing, StoreError, StoreUnavailable
 from tasks.store.rows import write_rows
 from tasks.store.storage import DAMAGED, FORMAT_MARK, MEDIA, RECORDS, Store, is_artifact
 
@@ -44,7 +44,8 @@ class Damage:
 @dataclass(frozen=True)
 class Findings:
     """What a store holds: ``files`` counts whole files by their folder, ``unsealed`` are whole files of
-    versions before seals, ``aside`` those that were set aside earlier, ``other`` those that are not ours."""
+    versions before seals, ``aside`` those that were set aside earlier, ``other`` those that are not ours.
+    ``unread`` are files that may be whole, and that this user may not read; nothing is done to them."""
 
     files: Mapping[str, int]
     bytes: int
@@ -53,6 +54,7 @@ class Findings:
     aside: tuple[str, ...] = ()
     other: tuple[str, ...] = ()
     sealed: int = 0
+    unread: tuple[Damage, ...] = ()
 
 
 def verify(store: Store, seen: Callable[[int], None] = lambda _: None) -> Findings:
@@ -63,7 +65,7 @@ def verify(store: Store, seen: Callable[[int], None] = lambda _: None) -> Findin
     """
     files: Counter[str] = Counter()
     size, number = 0, 0
-    damaged, unsealed, aside, other = [], [], [], []
+    damaged, unread, unsealed, aside, other = [], [], [], [], []
     with suppress(FileDamaged):  # which is found again below
         store.format()
     for entry in store.all_entries():
@@ -86,9 +88,16 @@ def verify(store: Store, seen: Callable[[int], None] = lambda _: None) -> Findin
         except FileDamaged as error:
             damaged.append(Damage(entry.name, str(error)))
             continue
+        except StoreUnavailable:
+            raise
+        except StoreError as error:
+            unread.append(Damage(entry.name, str(error)))
+            continue
         files[entry.name.partition("/")[0] if folder else entry.name] += 1
         size += entry.bytes
-    return Findings(dict(files), size, tuple(damaged), tuple(unsealed), tuple(aside), tuple(other))
+    return Findings(
+        dict(files), size, tuple(damaged), tuple(unsealed), tuple(aside), tuple(other), unread=tuple(unread)
+    )
 
 
 def repair(store: Store, seen: Callable[[int], None] = lambda _: None) -> Findings:

@@ -79,9 +79,13 @@ def is_passing(error: BaseException, local: bool = False) -> bool:
         return status in _STATUSES
     if isinstance(error, ConnectionError | TimeoutError):
         return True
-    if isinstance(error, OSError) and error.errno is not None:
-        return error.errno in _TRANSIENT or (error.errno == errno.EIO and not local)
+    if (number := _errno(error)) is not None:
+        return number in _TRANSIENT or (number == errno.EIO and not local)
     return any(_BY_NAME.search(kind.__name__) for kind in type(error).__mro__)
+
+
+def _errno(error: BaseException) -> int | None:
+    return error.errno if isinstance(error, OSError) else None
 
 
 def _status(error: BaseException) -> int | None:
@@ -119,8 +123,9 @@ class Boundary:
         self.back = -float("inf")
 
     def call(self, doing: str, name: str, call: Callable[[], T], patience: float | None = None) -> T:
-        """What ``call`` returns. Raises FileMissing where it finds no file, StoreUnavailable where the store
-        is away for longer than ``patience`` seconds (None: ``PATIENCE``), else StoreError."""
+        """What ``call`` returns. Raises FileMissing where it finds no file, FileDamaged where a disk fails to
+        read it, StoreUnavailable where the store is away for longer than ``patience`` seconds (None:
+        ``PATIENCE``), else StoreError."""
         began = time.monotonic()
         limit = PATIENCE if patience is None else patience
         for pause in _pauses():
@@ -135,7 +140,8 @@ class Boundary:
             except Exception as error:
                 said = f"store {self.uri}: can't {doing} {name}: {reason_of(error)}"
                 if not is_passing(error, self._local):
-                    raise StoreError(said) from error
+                    damaged = self._local and doing == "read" and _errno(error) == errno.EIO
+                    raise (FileDamaged if damaged else StoreError)(said) from error
                 waited = time.monotonic() - began
                 if waited + pause > limit:
                     told = f" (tried for {waited:.0f} s)" if waited >= 1 else ""

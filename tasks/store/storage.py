@@ -35,7 +35,16 @@ from pydantic import BaseModel, ConfigDict
 
 from tasks.store import seals
 from tasks.store.digests import file_digest
-from tasks.store.errors import STORE_LOG, Boundary, FileDamaged, FileMissing, StoreError, reason_of
+from tasks.store.errors import (
+    STORE_LOG,
+    Boundary,
+    FileDamaged,
+    FileMissing,
+    StoreError,
+    StoreUnavailable,
+    is_passing,
+    reason_of,
+)
 from tasks.store.home import as_open_as_its_folder, folder_within
 from tasks.store.rows import ContentDigest, write_parquet
 from tasks.store.schemas import COLUMNS_VERSION, declared_columns
@@ -333,7 +342,7 @@ class Store:
         """The name, of a file that is whole; raises FileMissing and FileDamaged."""
         folder, _, file = name.rpartition("/")
         if is_artifact(name) or folder == MEDIA:
-            with self.open(name) as source:
+            with self._named(name), self.open(name) as source:
                 self._check_digest(name, file.split(".")[1] if is_artifact(name) else file, source)
         elif file.endswith(".parquet"):
             with self.open_table(name):
@@ -544,7 +553,10 @@ class Store:
             yield
         except (seals.Broken, pa.ArrowException) as error:
             raise self.damage(name, " ".join(str(error).split())) from error
-        except OSError as error:  # Arrow's word for a file that it does not understand
+        except OSError as error:  # Arrow's word for a file that it does not understand, too
+            if is_passing(error, self.local):
+                reason = reason_of(error)
+                raise StoreUnavailable(f"store {self.uri}: can't read {name}: {reason}") from error
             raise self.damage(name, reason_of(error)) from error
 
     def _check_table(self, name: str, source: IO[bytes]) -> int | None:

@@ -1,5 +1,7 @@
 """A bit of any file of a store flips: the same numbers, or damage that is named, never another number."""
 
+import errno
+import io
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -8,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from fsspec.implementations.local import LocalFileSystem
 
 from metrics.errors import NightjarError
 from tasks.comparison.runs import recorded_run
@@ -18,6 +21,7 @@ from tasks.history.query import compact, query
 from tasks.history.verify import repair, verify
 from tasks.models.answers.segments import AnswerStore
 from tasks.models.records import KeptAnswer
+from tasks.store import storage
 from tasks.store.errors import FileDamaged, StoreError
 from tasks.store.schemas import ITEM_ROWS, RESULTS
 from tasks.store.storage import ArtifactRef, Store
@@ -332,6 +336,66 @@ def test_a_whole_file_in_the_place_of_another_is_damage(
     assert "it was copied or renamed" in damage.reason
     repair(anew)
     assert verify(anew).aside == (f"{name}.damaged",)
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, name: str, number: int) -> None:
+    """Has a local store's file fail when it is read, or opened where that is what may not be."""
+    error = OSError(number, os.strerror(number))
+
+    class Failing(io.FileIO):
+        def readinto(self, _: Any) -> int:
+            raise error
+
+        def read(self, _: int | None = -1) -> bytes:
+            raise error
+
+    def opened(path: str, mode: str) -> Any:
+        if not path.endswith(name):
+            return open(path, mode)
+        if number == errno.EACCES:
+            raise error
+        return Failing(path)
+
+    def content(self: LocalFileSystem, path: str) -> bytes:
+        if path.endswith(name):
+            raise error
+        return Path(path).read_bytes()
+
+    monkeypatch.setattr(storage, "open", opened, raising=False)
+    monkeypatch.setattr(LocalFileSystem, "cat_file", content)
+
+
+UNREADABLE = ["score/*.parquet", f"runs/{RUN}.json", "history/items/wednesday.parquet", "records/score-x"]
+
+
+@pytest.mark.parametrize("pattern", UNREADABLE)
+def test_an_input_output_error_of_a_disk_is_damage_of_one_file(
+    made: tuple[Store, ArtifactRef], pattern: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, _ = made
+    whole = sum(verify(store).files.values())
+    name = the_file(store, pattern).relative_to(store.root).as_posix()
+    failing(monkeypatch, name, errno.EIO)
+    found = verify(Store(store.uri))
+    assert [(entry.name, "Input/output error" in entry.reason) for entry in found.damaged] == [(name, True)]
+    assert sum(found.files.values()) == whole - 1
+    repair(Store(store.uri))
+    assert verify(Store(store.uri)).aside == (f"{name}.damaged",)
+
+
+@pytest.mark.parametrize("pattern", UNREADABLE)
+def test_a_file_that_this_user_may_not_read_is_named_and_stays(
+    made: tuple[Store, ArtifactRef], pattern: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, _ = made
+    name = the_file(store, pattern).relative_to(store.root).as_posix()
+    damaged = spoil(store, "suites/s/n1.json")
+    failing(monkeypatch, name, errno.EACCES)
+    for look in (verify, repair):
+        found = look(Store(store.uri))
+        assert [entry.name for entry in found.damaged] == [damaged]
+        assert [(entry.name, "Permission denied" in entry.reason) for entry in found.unread] == [(name, True)]
+    assert Path(store.path(name)).is_file()
 
 
 def test_rows_of_another_run_are_not_compared(made: tuple[Store, ArtifactRef]) -> None:
