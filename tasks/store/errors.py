@@ -39,9 +39,12 @@ _TRANSIENT: Final = frozenset(
 _BY_NAME: Final = re.compile(
     r"Timeout|TimedOut|Disconnected|IncompleteRead|ConnectionClosed|ConnectionError|EndpointConnection"
     r"|ClientConnection|HTTPClientError|ResponseParser|ResponseStreaming|ServiceRequest|ServiceResponse"
-    r"|TransportError|ClientPayload"
+    r"|TransportError|ClientPayload|Checksum"
 )
 """Classes of botocore, aiohttp, requests, google and azure that blame the wire, not the request."""
+_WORDLESS: Final = frozenset({"Bad Request", "Forbidden"})
+"""What is left of a refusal to look something up: the answer has no body that says more."""
+_HINT: Final = " (are the credentials valid, and allowed to do this?)"
 _STATUSES: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 STORE_LOG: Final = logging.getLogger("tasks.store")
 """What people should know of a store while a run goes on, that it is away or what is damaged: a command line
@@ -103,7 +106,7 @@ def _status(error: BaseException) -> int | None:
 def reason_of(error: BaseException) -> str:
     """What a backend's error says, in a line."""
     if isinstance(error, OSError) and error.strerror:
-        return error.strerror
+        return f"{error.strerror}{_HINT}" if error.strerror in _WORDLESS else error.strerror
     return " ".join(f"{type(error).__name__}: {error}".split())
 
 
@@ -136,6 +139,9 @@ class Boundary:
                 raise
             except FileNotFoundError as error:
                 self._is_back()
+                if doing == "write":  # an object store makes folders by itself, but no bucket
+                    said = f"there is no such bucket or folder ({reason_of(error)})"
+                    raise StoreError(f"store {self.uri}: can't write {name}: {said}") from error
                 raise FileMissing(f"store {self.uri}: {name} is not there") from error
             except Exception as error:
                 said = f"store {self.uri}: can't {doing} {name}: {reason_of(error)}"

@@ -28,6 +28,10 @@ class NoCredentialsError(Exception):
     """As botocore's, too."""
 
 
+class FlexibleChecksumError(Exception):
+    """As botocore's: a proxy cut the body, and says that this is its length."""
+
+
 class ServerError(Exception):
     """As botocore's ClientError: the status is in the response."""
 
@@ -46,6 +50,7 @@ class HttpError(Exception):
 
 PASSING = [
     EndpointConnectionError("no such endpoint"),
+    FlexibleChecksumError("expected checksum a did not match calculated checksum b"),
     ConnectionRefusedError(),
     TimeoutError(),
     OSError(errno.EBUSY, "slow down"),
@@ -119,6 +124,32 @@ def test_a_lasting_error_ends_at_once_and_names_the_store(
         store.put_document("runs/a.json", b"{}")
     assert not isinstance(raised.value, StoreUnavailable)
     assert put.calls == 1
+
+
+def test_a_bucket_that_is_not_there_is_no_missing_file(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    error = FileNotFoundError("The specified bucket does not exist")
+    monkeypatch.setattr(store.fs, "put_file", failing(store.fs.put_file, error, 9))
+    said = (
+        r"can't write runs/a\.json: there is no such bucket or folder \(.*The specified bucket does not exist"
+    )
+    with pytest.raises(StoreError, match=said) as raised:
+        store.put_document("runs/a.json", b"{}")
+    assert not isinstance(raised.value, FileMissing)
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(errno.EINVAL, "Bad Request"), PermissionError(errno.EACCES, "Forbidden")], ids=ident
+)
+def test_a_refusal_without_a_word_asks_for_the_credentials(
+    store: Store, error: OSError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer to a look-up has no body that could say that they have expired."""
+    monkeypatch.setattr(store.fs, "cat_file", failing(store.fs.cat_file, error, 9))
+    said = (
+        rf"can't read runs/a\.json: {error.strerror} \(are the credentials valid, and allowed to do this\?\)"
+    )
+    with pytest.raises(StoreError, match=said):
+        store.read("runs/a.json")
 
 
 def test_a_store_that_stays_away_is_unavailable_after_a_while(
