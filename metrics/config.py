@@ -21,6 +21,12 @@ class RunsProgram:
     """Marks a field of a config that says what is run on this machine: it is code, as functions are."""
 
 
+@dataclass(frozen=True)
+class AsWritten:
+    """Marks a field of a config whose numbers are texts that a model reads: they are what the file has
+    (``1.10``, ``0.00001``), and not Python's spelling of them."""
+
+
 class Strict(BaseModel):
     """What somebody writes in a config: keys that are not declared and numbers that are not finite are
     refused, and nothing changes it afterwards."""

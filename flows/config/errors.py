@@ -6,6 +6,7 @@ for problems that other checks find.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from copy import deepcopy
 from types import UnionType
 from typing import (
     Annotated,
@@ -23,9 +24,9 @@ from typing import (
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from flows.config.source import FUNCTION_TAG, OVERRIDE, Location, YamlSource
+from flows.config.source import FUNCTION_TAG, OVERRIDE, Location, YamlSource, put
 from metrics.aliases import nearest
-from metrics.config import TakesFunction, marks_of
+from metrics.config import AsWritten, TakesFunction, marks_of
 from metrics.errors import ConfigError, NightjarError
 from tasks.models.registry import DEFAULT, schemas
 
@@ -138,13 +139,29 @@ def _instead_of_boolean(expected: str, value: Any) -> str:
 def misplaced_functions(model: type[BaseModel], source: YamlSource) -> Iterator[Problem]:
     """Each ``!function`` where a key takes none: its name would be taken for the text or the template."""
     for location in sorted(source.functions, key=str):
-        end = max((index for index, part in enumerate(location) if isinstance(part, str)), default=0)
-        owners = models_at(model, location[:end])
-        key = str(location[end])
-        fields = [one.model_fields[key] for one in owners if key in one.model_fields]
+        fields = _fields_at(model, location)
         if fields and not any(map(takes_function, fields)):
             name = quoted(value_at(source.data, location))
             yield Problem(location, f"takes no function, got {FUNCTION_TAG} {name}; write the value itself")
+
+
+def _fields_at(model: type[BaseModel], location: Location) -> list[FieldInfo]:
+    """The fields that a place may belong to: those of its last key."""
+    end = max((index for index, part in enumerate(location) if isinstance(part, str)), default=0)
+    key = str(location[end])
+    return [one.model_fields[key] for one in models_at(model, location[:end]) if key in one.model_fields]
+
+
+def as_written(model: type[BaseModel], source: YamlSource, data: dict[str, Any]) -> dict[str, Any]:
+    """``data`` of the file ``source`` with the file's own texts of numbers where a model reads them."""
+    kept = deepcopy(data)
+    for location, text in source.spellings.items():
+        number = value_at(kept, location)
+        if isinstance(number, int | float) and any(
+            isinstance(mark, AsWritten) for info in _fields_at(model, location) for mark in marks_of(info)
+        ):
+            put(kept, location, text, source.where(location))
+    return kept
 
 
 def takes_function(info: FieldInfo) -> bool:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import ValidationError
 
-from flows.config.errors import Problem, misplaced_functions, misread, refusal, schema_problems
+from flows.config.errors import Problem, as_written, misplaced_functions, misread, refusal, schema_problems
 from flows.config.files import untrusted
 from flows.config.inspected import with_inspect
 from flows.config.models import NO_FLAGS, ModelFlags
@@ -402,6 +402,7 @@ def _validated(source: YamlSource, file: Path | None) -> EvalConfig:
     given: dict[str, Any] = {
         key: value for key, value in source.data.items() if value is not None or key not in own
     }
+    given = as_written(EvalConfig, source, given)
     defaults: Mapping[str, Any] = {}
     if file is not None:
         defaults = {"name": file.stem, "base_dir": str(file.resolve().parent), "config_file": file.name}

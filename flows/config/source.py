@@ -48,13 +48,15 @@ class YamlSource:
     """A config as it was written.
 
     ``origins`` says for a place where it comes from: "gsm8k.yaml:12", or the ``--set`` that put it there;
-    ``functions`` are the places that were written as ``!function``.
+    ``functions`` are the places that were written as ``!function``, and ``spellings`` the numbers that Python
+    writes in another way (``1.10``, ``0x10``), as the file has them.
     """
 
     name: str
     data: dict[str, Any]
     origins: Mapping[Location, str] = field(default_factory=dict)
     functions: frozenset[Location] = frozenset()
+    spellings: Mapping[Location, str] = field(default_factory=dict)
 
     def where(self, location: Location) -> str:
         """The origin of a place, or of the nearest one around it that was written."""
@@ -87,7 +89,7 @@ def parse_yaml(text: str, name: str, base_dir: Path) -> YamlSource:
         raise ConfigError(
             f"{name}: expected a mapping of keys such as name, dataset and models; the file holds {found}"
         )
-    return YamlSource(name, value, reader.origins, frozenset(reader.functions))
+    return YamlSource(name, value, reader.origins, frozenset(reader.functions), reader.spellings)
 
 
 def _read(text: str, name: str, base_dir: Path) -> tuple[Any, "_Reader"]:
@@ -128,16 +130,23 @@ def with_overrides(source: YamlSource, overrides: Sequence[str], base_dir: Path)
     data = deepcopy(source.data)
     origins = dict(source.origins)
     functions = set(source.functions)
+    spellings = dict(source.spellings)
     for text in overrides:
         location, value, inside = _parsed_override(text, base_dir)
         origin = origin_of(text)
         location = put(data, location, value, origin)
-        origins = {place: found for place, found in origins.items() if place[: len(location)] != location}
+        origins = {place: found for place, found in origins.items() if not _within(place, location)}
         for end in range(1, len(location) + 1):
             origins.setdefault(location[:end], origin)
-        functions = {place for place in functions if place[: len(location)] != location}
-        functions |= {(*location, *place) for place in inside}
-    return YamlSource(source.name, data, origins, frozenset(functions))
+        functions = {place for place in functions if not _within(place, location)}
+        functions |= {(*location, *place) for place in inside.functions}
+        spellings = {place: found for place, found in spellings.items() if not _within(place, location)}
+        spellings |= {(*location, *place): found for place, found in inside.spellings.items()}
+    return YamlSource(source.name, data, origins, frozenset(functions), spellings)
+
+
+def _within(place: Location, around: Location) -> bool:
+    return place[: len(around)] == around
 
 
 def function_reference(text: str, base_dir: Path) -> str:
@@ -171,6 +180,7 @@ class _Reader:
     def __init__(self, loader: Any, name: str, base_dir: Path) -> None:
         self.origins: dict[Location, str] = {}
         self.functions: set[Location] = set()
+        self.spellings: dict[Location, str] = {}
         self._loader = loader
         self._name = name
         self._base_dir = base_dir
@@ -189,7 +199,10 @@ class _Reader:
             self.functions.add(at)
             return self._function(node)
         if isinstance(node, yaml.ScalarNode):
-            return self._scalar(node)
+            value = self._scalar(node)
+            if isinstance(value, int | float) and not isinstance(value, bool) and str(value) != node.value:
+                self.spellings[at] = node.value
+            return value
         if id(node) in self._open:
             raise ConfigError(f"{self._where(node)}: an anchor holds itself")
         self._open.add(id(node))
@@ -205,24 +218,36 @@ class _Reader:
             raise ConfigError(f"{self._where(node)}: the tag {node.tag} is not known here")
         found: dict[str, Any] = {}
         merged: dict[str, Any] = {}
+        # What is merged stands below the mapping's own keys, and the first merge over later ones, wherever
+        # they are written: it is read first, and what lies over it afterwards.
+        for key_node, value_node in reversed(node.value):
+            if key_node.tag == _TAG + "merge":
+                merged = {**merged, **self._merged(value_node, at)}
         for key_node, value_node in node.value:
             if key_node.tag == _TAG + "merge":
-                merged = {**self._merged(value_node, at), **merged}
                 continue
             key = self._key(key_node)
             if key in found:
                 raise ConfigError(f"{self._where(key_node)}: the key '{key}' is there twice in one mapping")
+            if (*at, key) in self.origins:
+                self._forget((*at, key))
             self.origins[(*at, key)] = self._where(key_node)
             found[key] = self.value(value_node, (*at, key))
         return {**merged, **found}
 
+    def _forget(self, place: Location) -> None:
+        """Drops what is known of a place and below it: something else is written over it."""
+        self.origins = {at: found for at, found in self.origins.items() if not _within(at, place)}
+        self.functions = {at for at in self.functions if not _within(at, place)}
+        self.spellings = {at: found for at, found in self.spellings.items() if not _within(at, place)}
+
     def _merged(self, node: yaml.Node, at: Location) -> dict[str, Any]:
         nodes = node.value if isinstance(node, yaml.SequenceNode) else [node]
         found: dict[str, Any] = {}
-        for entry in nodes:
+        for entry in reversed(nodes):
             if not isinstance(entry, yaml.MappingNode):
                 raise ConfigError(f"{self._where(entry)}: '<<' merges mappings only")
-            found = {**self.value(entry, at), **found}
+            found = {**found, **self.value(entry, at)}
         return found
 
     def _key(self, node: yaml.Node) -> str:
@@ -274,8 +299,8 @@ def parse_override(text: str, base_dir: Path) -> tuple[Location, Any]:
     return _parsed_override(text, base_dir)[:2]
 
 
-def _parsed_override(text: str, base_dir: Path) -> tuple[Location, Any, set[Location]]:
-    """Also the places below it that are written as ``!function``."""
+def _parsed_override(text: str, base_dir: Path) -> tuple[Location, Any, "_Reader"]:
+    """Also the reader that knows how the places below it are written."""
     key, equals, value = text.partition("=")
     parts = [quoted or plain for quoted, plain in _PART.findall(key.strip())]
     joined = ".".join(f'"{part}"' if f'"{part}"' in key else part for part in parts)
@@ -285,7 +310,7 @@ def _parsed_override(text: str, base_dir: Path) -> tuple[Location, Any, set[Loca
         )
     location = tuple(int(part) if part.isascii() and part.isdigit() else part for part in parts)
     found, reader = _read(value, origin_of(text), base_dir)
-    return location, found, reader.functions
+    return location, found, reader
 
 
 def put(data: dict[str, Any], location: Location, value: Any, origin: str) -> Location:

@@ -133,7 +133,7 @@ def translate_two_phase(source: YamlSource, base_dir: Path) -> tuple[YamlSource,
                 for index, entry in enumerate(source.data[key])
             ]
     notes = tuple(dict.fromkeys(made.notes))
-    translated = YamlSource(source.name, made.data, made.origins())
+    translated = YamlSource(source.name, made.data, made.origins(), spellings=source.spellings)
     return translated, TwoPhaseSettings(settings.phase, settings.output, settings.limit, notes)
 
 

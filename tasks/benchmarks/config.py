@@ -8,9 +8,9 @@ import re
 from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, Field, JsonValue, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, Field, JsonValue, field_validator, model_validator
 
-from metrics.config import NamesFile, Strict, TakesFunction
+from metrics.config import AsWritten, NamesFile, Strict, TakesFunction
 from metrics.names import check_name
 from metrics.types import OutputType
 from tasks.datasets.config import DatasetConfig
@@ -19,6 +19,8 @@ from tasks.messages.chat import Role, checked_tools
 DEFAULT_PROMPT = "default"
 
 Location = tuple[str | int, ...]
+FloatAsText = Annotated[float, AfterValidator(str)]
+"""A number that is a right answer's text: an index is an integer."""
 
 
 class ContentPart(Strict):
@@ -260,13 +262,16 @@ class BenchmarkFields(Strict):
     gen_prefix: str | None = Field(
         default=None, description="Template of the text that the answer begins with"
     )
-    target: str | int | tuple[str | int, ...] | None = Field(
-        default=None,
-        description="Template of the right answer; a list: any of them; default: the ground truth",
+    target: Annotated[str | int | FloatAsText | tuple[str | int | FloatAsText, ...] | None, AsWritten()] = (
+        Field(
+            default=None,
+            description="Template of the right answer; a list: any of them; default: the ground truth",
+        )
     )
-    choices: str | tuple[str | int | float, ...] | None = Field(
+    choices: Annotated[str | tuple[str | int | float, ...] | None, AsWritten()] = Field(
         default=None,
-        description="multiple_choice: the choices, a list of templates or a template that gives a list",
+        description="multiple_choice: the choices, a list of templates (a number is a text, as written) or a "
+        "template that gives a list",
     )
     choices_by: ChoicesBy | None = Field(
         default=None, description="multiple_choice: how choices are asked for; default: likelihood"

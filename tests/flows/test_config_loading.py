@@ -9,7 +9,7 @@ import yaml
 from flows.config.errors import NOT_WRITTEN, models_at, takes_function
 from flows.config.load import load_config
 from flows.config.schema import EvalConfig
-from flows.config.source import function_reference
+from flows.config.source import function_reference, parse_yaml
 from metrics.errors import ConfigError
 
 VALID = """\
@@ -26,6 +26,8 @@ filter_list:
     metric_list:
       - metric: exact_match
 """
+
+TARGET = '"{{answer}}"'
 
 USER = """\
 def two(a, b):
@@ -161,6 +163,48 @@ def test_a_zero_before_a_number_does_not_make_it_octal(folder: Path) -> None:
     (folder / "bench.yaml").write_text(text)
     config = load_config(folder / "bench.yaml")
     assert (config.name, config.sample_params.max_tokens) == ("010", 10)
+
+
+CHOICES = """\
+name: sums
+dataset: items.jsonl
+prompt_template: "{{question}}"
+output_type: multiple_choice
+models: [qwen]
+"""
+
+
+def test_numbers_that_a_model_reads_are_written_as_in_the_file(folder: Path) -> None:
+    (folder / "bench.yaml").write_text(
+        f"{CHOICES}choices: [0.00001, 1.10, 1.1, 1.0e+16, 0x10, 1_000, 7]\ntarget: 1.10\n"
+    )
+    config = load_config(folder / "bench.yaml", ["statistics.ci_level=0.900"])
+    assert config.choices == ("0.00001", "1.10", 1.1, "1.0e+16", "0x10", "1_000", 7)
+    assert (config.target, config.statistics.ci_level) == ("1.10", 0.9)
+
+
+def test_a_number_with_a_point_may_be_the_right_answer(folder: Path) -> None:
+    (folder / "bench.yaml").write_text(f"{VALID.replace(TARGET, '1.5')}")
+    assert load_config(folder / "bench.yaml").target == "1.5"
+    assert load_config(folder / "bench.yaml", ["target=[1.50, 3]"]).target == ("1.50", 3)
+
+
+def test_numbers_of_overrides_are_written_as_there(folder: Path) -> None:
+    (folder / "bench.yaml").write_text(f"{CHOICES}choices: [1.10, 2.20]\n")
+    assert load_config(folder / "bench.yaml", ["choices.1=3.30"]).choices == ("1.10", "3.30")
+    assert load_config(folder / "bench.yaml", ["choices=[a, 2.2]"]).choices == ("a", 2.2)
+
+
+@pytest.mark.parametrize("lines", [("<<: *below", "choices: [1.1, b]"), ("choices: [1.1, b]", "<<: *below")])
+def test_what_lies_over_a_merged_key_has_its_own_spelling_and_line(
+    folder: Path, lines: tuple[str, str]
+) -> None:
+    text = "below: &below\n  choices: [1.10, 2.20]\n" + "\n".join(lines)
+    source = parse_yaml(text, "bench.yaml", folder)
+    own = text.splitlines().index("choices: [1.1, b]") + 1
+    assert source.data["choices"] == [1.1, "b"]
+    assert source.where(("choices", 0)) == f"bench.yaml:{own}"
+    assert not [place for place in source.spellings if place[0] == "choices"]
 
 
 def test_a_name_comes_from_the_file_where_none_is_given(folder: Path) -> None:
