@@ -34,7 +34,6 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from traceback import walk_tb
 from types import FrameType
 from typing import Any, Final, TextIO, cast
@@ -42,7 +41,7 @@ from weakref import WeakKeyDictionary
 
 import orjson
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from metrics.errors import NightjarError, named, printable
 from tasks.processes.garbage import collect_rarely
@@ -59,23 +58,36 @@ INTERRUPTED: Final = 130
 """Ended by Ctrl-C; finished responses are kept."""
 
 
+class NoEmptyWords(TyperCommand):
+    """A command that takes no empty text for an option or argument: it would count as left out, and the
+    project's own store be pruned where another was meant."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parses the words; raises BadParameter for what is empty."""
+        given = self.make_parser(ctx).parse_args(args=list(args))[0]
+        for param in self.get_params(ctx):
+            value = given.get(param.name or "")
+            if not ctx.resilient_parsing and "" in (value if isinstance(value, list | tuple) else [value]):
+                raise typer.BadParameter(EMPTY, ctx=ctx, param=param)
+        return super().parse_args(ctx, args)
+
+
+EMPTY: Final = "it is empty, which a shell makes of a variable that is not set; give a value, or leave it out"
+
+
+class _App(typer.Typer):
+    def command(self, name: str | None = None, **given: Any) -> Any:
+        return super().command(name, **{"cls": NoEmptyWords} | given)
+
+
 def new_app() -> typer.Typer:
     """An application without markup in its help and tracebacks of typer's own."""
-    return typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+    return _App(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
 
 def examples(*lines: str) -> str:
     """The end of a command's help: commands to copy, one a line."""
     return "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)]) + "\n"
-
-
-def output_folder(text: str) -> Path:
-    """The folder that ``--output`` names; refuses one without a name, which a shell makes of a variable that
-    is not set: it would be the current folder.
-    """
-    if not text:
-        raise typer.BadParameter("it is empty; name a folder, or leave it out")
-    return Path(text)
 
 
 def raise_interrupts() -> None:

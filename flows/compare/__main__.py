@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from flows.command_line import command_line, examples, new_app, output_folder, print_json
+from flows.command_line import command_line, examples, new_app, print_json
 from flows.compare.runs import (
     PAGE,
     compare_opened,
@@ -45,9 +45,7 @@ def compare_command(
     as_json: Annotated[bool, typer.Option("--json", help="one JSON document on stdout")] = False,
     output: Annotated[
         Path | None,
-        typer.Option(
-            parser=output_folder, metavar="PATH", help="folder for comparison.json and comparison.html"
-        ),
+        typer.Option(metavar="PATH", help="folder for comparison.json and comparison.html"),
     ] = None,
     store: Annotated[str | None, typer.Option(help="URI of the store that run ids are looked up in")] = None,
     across: Annotated[

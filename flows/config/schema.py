@@ -320,9 +320,11 @@ class RunOptions(Strict):
     )
     shuffle: bool = Field(default=False, description="With limit: random items, always the same ones")
     output: str | None = Field(
-        default=None, description="Folder of the run's files; default: results/<run id>"
+        default=None, min_length=1, description="Folder of the run's files; default: results/<run id>"
     )
-    store: str | None = Field(default=None, description="URI of the artifact store; default: a local folder")
+    store: str | None = Field(
+        default=None, min_length=1, description="URI of the artifact store; default: a local folder"
+    )
     run_name: str | None = Field(default=None, description="Name of the run; default: benchmark and time")
     run_id: str | None = Field(
         default=None, description="Id of the run in the history; default: from name and time"

@@ -23,7 +23,6 @@ from flows.command_line import (
     command_line,
     examples,
     new_app,
-    output_folder,
     print_json,
     quiet_prefect,
     warn,
@@ -87,9 +86,7 @@ def evaluate_command(
     shuffle: Annotated[
         bool, typer.Option("--shuffle", help="With --limit: random items instead of the first")
     ] = False,
-    output: Annotated[
-        Path | None, typer.Option(parser=output_folder, metavar="PATH", help="Folder of the run's files")
-    ] = None,
+    output: Annotated[Path | None, typer.Option(metavar="PATH", help="Folder of the run's files")] = None,
     store: Annotated[str | None, typer.Option(help="URI of the artifact store")] = None,
     run_name: Annotated[str | None, typer.Option(help="Name of the run")] = None,
     refresh: Annotated[

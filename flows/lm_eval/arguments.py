@@ -1,7 +1,7 @@
 """The flags of lm-evaluation-harness's ``run``, its config file beneath them, and what they hold together.
 
 A value is read as there: ``true`` and ``false``, numbers, Python literals, else text. A flag beats the key of
-the same name in ``--config``, unless it is empty or false.
+the same name in ``--config``, unless it is empty or false. An empty path is refused.
 """
 
 import argparse
@@ -14,6 +14,7 @@ from typing import Any, Final, NoReturn
 
 import typer
 
+from flows.command_line import EMPTY
 from flows.config.source import read_yaml
 from metrics.aliases import nearest
 from metrics.errors import ConfigError
@@ -84,6 +85,13 @@ class HarnessParser(argparse.ArgumentParser):
         raise ConfigError(f"{message} ({self.prog} --help lists the flags)")
 
 
+def path_given(text: str) -> str:
+    """The path that a flag names; raises ArgumentTypeError where it is empty."""
+    if not text:
+        raise argparse.ArgumentTypeError(EMPTY)
+    return text
+
+
 def run_parser() -> argparse.ArgumentParser:
     """The flags of ``run``; none has a default, so that a config file shows beneath them."""
     parser = HarnessParser(
@@ -91,11 +99,17 @@ def run_parser() -> argparse.ArgumentParser:
         description="Evaluates a model on benchmarks of lm-evaluation-harness, by its flags.",
     )  # fmt: skip
     flag = parser.add_argument
-    flag("--config", "-C", metavar="FILE", help="YAML file of these flags; what is given here beats it")
+    flag(
+        "--config",
+        "-C",
+        type=path_given,
+        metavar="FILE",
+        help="YAML file of these flags; what is given here beats it",
+    )
     flag("--model", "-M", help="local-completions, local-chat-completions, hf, vllm, …")
     flag("--model_args", "-a", nargs="+", metavar="K=V", help="arguments of the model: k=v,k=v or JSON")
     flag("--tasks", "-t", nargs="+", metavar="NAME", help="benchmarks, groups, tags, patterns, YAML files")
-    flag("--include_path", metavar="DIR", help="folder of more definitions")
+    flag("--include_path", type=path_given, metavar="DIR", help="folder of more definitions")
     flag("--num_fewshot", "-f", type=int, metavar="N", help="few-shot examples")
     flag("--batch_size", "-b", metavar="N", help="log-likelihood prompts in a request")
     flag("--max_batch_size", type=int, metavar="N", help="needs nothing: see --batch_size")
@@ -103,7 +117,9 @@ def run_parser() -> argparse.ArgumentParser:
     flag("--limit", "-L", type=float, metavar="N|SHARE", help="first documents, or a share below 1 of them")
     flag("--samples", "-E", metavar="JSON", help='documents by number: {"task": [0, 1]}, or a file')
     flag("--gen_kwargs", nargs="+", metavar="K=V", help="over each benchmark's generation_kwargs")
-    flag("--output_path", "-o", metavar="PATH", help="folder of the results, or a file .json")
+    flag(
+        "--output_path", "-o", type=path_given, metavar="PATH", help="folder of the results, or a file .json"
+    )  # fmt: skip
     flag("--log_samples", "-s", action="store_true", help="write samples_<task>_<time>.jsonl, too")
     flag("--predict_only", "-x", action="store_true", help="write answers, compute no metric")
     flag("--system_instruction", metavar="TEXT", help="stands before the description")
@@ -115,7 +131,7 @@ def run_parser() -> argparse.ArgumentParser:
     flag("--trust_remote_code", action="store_true", help="code of a hub's model, where weights are served")
     flag("--write_out", "-w", action="store_true", help="print the first prompt of each benchmark")
     flag("--show_config", action="store_true", help="print the whole results document")
-    flag("--use_cache", "-c", metavar="PATH", help="needs nothing: answers are kept anyway")
+    flag("--use_cache", "-c", type=path_given, metavar="PATH", help="needs nothing: answers are kept anyway")
     flag(
         "--cache_requests", nargs="?", const="true", metavar="true|refresh|delete",
         help="refresh: make prompts again",

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from flows.command_line import REFUSED
-from flows.lm_eval.arguments import HarnessParser, names_of
+from flows.lm_eval.arguments import HarnessParser, names_of, path_given
 from flows.lm_eval.run import folders
 
 KINDS: Final = {
@@ -24,7 +24,10 @@ def list_definitions(words: Sequence[str]) -> int:
         prog="python -m flows.lm_eval ls", description="Lists benchmarks, groups and tags."
     )
     parser.add_argument("what", choices=tuple(KINDS), nargs="?", default="tasks")
-    parser.add_argument("--include_path", metavar="DIR", help="folders of more definitions, joined by colons")
+    parser.add_argument(
+        "--include_path", type=path_given, metavar="DIR",
+        help="folders of more definitions, joined by colons",
+    )  # fmt: skip
     given = parser.parse_args(list(words))
     index = build_index(folders(given.include_path))
     found = [entry for _, entry in sorted(index.entries.items()) if entry.kind in KINDS[given.what]]
@@ -44,7 +47,10 @@ def validate_definitions(words: Sequence[str]) -> int:
         description="Imports the functions of definitions, and runs them on rows made for them.",
     )
     parser.add_argument("--tasks", "-t", nargs="+", required=True, metavar="NAME")
-    parser.add_argument("--include_path", metavar="DIR", help="folders of more definitions, joined by colons")
+    parser.add_argument(
+        "--include_path", type=path_given, metavar="DIR",
+        help="folders of more definitions, joined by colons",
+    )  # fmt: skip
     given = parser.parse_args(list(words))
     inputs = CommandInputs(
         tasks=",".join(names_of(given.tasks)), include_path=tuple(folders(given.include_path))

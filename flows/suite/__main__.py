@@ -17,7 +17,6 @@ from flows.command_line import (
     command_line,
     examples,
     new_app,
-    output_folder,
     print_json,
     quiet_prefect,
     warn,
@@ -41,9 +40,7 @@ app = new_app()
 def suite_command(
     suite: Annotated[Path, typer.Argument(help="YAML file: benchmarks, models, baseline, gate")],
     limit: Annotated[int | None, typer.Option(min=1, help="only the first items of every benchmark")] = None,
-    output: Annotated[
-        Path | None, typer.Option(parser=output_folder, metavar="PATH", help="folder of the night's files")
-    ] = None,
+    output: Annotated[Path | None, typer.Option(metavar="PATH", help="folder of the night's files")] = None,
     store: Annotated[str | None, typer.Option(help="URI of the artifact store")] = None,
     baseline: Annotated[str | None, typer.Option(help="last-passed, last, rolling or a run's id")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="one JSON document on stdout")] = False,

@@ -32,7 +32,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, ValidationError, field_validator
 
 from flows.compare.runs import load_gate
-from flows.config.errors import validated
+from flows.config.errors import schema_problems, validated
 from flows.config.files import kept_outputs
 from flows.config.load import load_configs
 from flows.config.models import with_checkpoints
@@ -159,8 +159,10 @@ class SuiteOptions(Strict):
     """How one run of a suite goes about it."""
 
     limit: int | None = Field(None, ge=1, description="Only the first items of every benchmark")
-    output: str | None = Field(None, description="Folder of the night's files; default: results/<id>")
-    store: str | None = Field(None, description="URI of the artifact store")
+    output: str | None = Field(
+        None, min_length=1, description="Folder of the night's files; default: results/<id>"
+    )
+    store: str | None = Field(None, min_length=1, description="URI of the artifact store")
     baseline: str | None = Field(None, description="Instead of the suite's own")
     night: str | None = Field(None, description="Night that answers are asked for in; default: this flow run")
     only: tuple[str, ...] | None = Field(
@@ -174,12 +176,12 @@ def suite_of(parameters: Mapping[str, Any]) -> tuple[SuiteConfig, SuiteOptions]:
     file = parameters.get("suite")
     if not isinstance(file, str):
         raise ConfigError("there is no parameter 'suite'; give it the suite's file")
+    given = parameters.get("options") or {}
     try:
-        options = SuiteOptions.model_validate(parameters.get("options") or {})
+        options = SuiteOptions.model_validate(given)
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, ("options", *first["loc"])))
-        raise ConfigError(f"{place}: {first['msg']}") from error
+        place, said = schema_problems(error, SuiteOptions, given)[0]
+        raise ConfigError(f"{'.'.join(map(str, ('options', *place)))}: {said}") from error
     return load_suite(file), options
 
 

@@ -1,6 +1,7 @@
 """Exit codes mean what they say, and what is suggested after a failure helps."""
 
 import argparse
+import importlib
 import json
 import os
 import signal
@@ -13,12 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
+from pydantic import BaseModel, ValidationError
+from typer.core import TyperArgument
 
-from flows.command_line import INTERRUPTED, command_line, new_app, warn
+from flows.command_line import COMMANDS, INTERRUPTED, command_line, named_app, new_app, warn
+from flows.config.schema import RunOptions
 from flows.eval import session
-from flows.eval.__main__ import main as eval_main
 from flows.server import __main__ as server
-from flows.suite.__main__ import main as suite_main
+from flows.suite.plan import SuiteOptions
 from tasks.processes.endings import ended_with_process, interrupted
 from tests.flows.conftest import PROJECT
 
@@ -359,15 +363,57 @@ def test_a_command_of_the_server_can_put_away_what_it_began(monkeypatch: pytest.
     assert found == [signal.default_int_handler]
 
 
-@pytest.mark.parametrize("main", [eval_main, suite_main])
-def test_an_output_without_a_name_is_refused(
-    main: Callable[[], None], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def _empty_texts(command: str) -> Iterator[tuple[list[str], str]]:
+    """Words that end with the empty value of an option or argument, and its name."""
+    arguments = 0
+    for param in typer.main.get_command(importlib.import_module(COMMANDS[command]).app).params:
+        if isinstance(param, TyperArgument):
+            yield [*["x"] * arguments, ""], str(param.metavar or param.name)
+            arguments += 1
+        elif not getattr(param, "is_flag", False):
+            yield [param.opts[-1], ""], param.opts[-1]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_an_empty_value_of_an_option_or_argument_is_refused(
+    command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["", "nowhere.yaml", "--output", ""])
+    for words, called in _empty_texts(command):
+        with pytest.raises(SystemExit) as raised:
+            command_line(named_app(), [command, *words])
+        assert raised.value.code == 2
+        said = " ".join(capsys.readouterr().err.split())
+        assert f"'{called}': it is empty, which a shell makes of a variable that is not set" in said
+
+
+def test_a_store_without_a_name_is_among_them() -> None:
+    stores = {command for command in COMMANDS for words, _ in _empty_texts(command) if words[0] == "--store"}
+    assert {"eval", "suite", "compare", "history", "power", "why", "accept", "mute", "store"} <= stores
+
+
+@pytest.mark.parametrize("options", [RunOptions, SuiteOptions])
+@pytest.mark.parametrize("key", ["store", "output"])
+def test_a_deployment_names_a_store_and_a_folder_or_none(options: type[BaseModel], key: str) -> None:
+    with pytest.raises(ValidationError):
+        options.model_validate({key: ""})
+
+
+def test_an_empty_option_prunes_no_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tasks.history.prune.prune_all", lambda *_, **__: pytest.fail("pruned"))
     with pytest.raises(SystemExit) as raised:
-        main()
+        command_line(named_app(), ["history", "--prune", "--keep", "1", "--store", ""])
     assert raised.value.code == 2
-    assert "'--output': it is empty; name a folder, or leave it out\n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flag", ["--config", "--output_path", "--include_path", "--use_cache"])
+def test_an_empty_path_in_a_command_line_of_the_harness_is_refused(
+    flag: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as raised:
+        command_line(named_app(), ["lm_eval", "run", "--tasks", "gsm8k", flag, ""])
+    assert raised.value.code == 2
+    assert f"{flag}" in (said := capsys.readouterr().err)
+    assert "it is empty, which a shell makes of a variable that is not set" in said
 
 
 def test_a_warning_is_printed_once_in_a_command(capsys: pytest.CaptureFixture[str]) -> None:
