@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from tasks.history.prune import Pruned, Retention
     from tasks.reporting.overview import Glance
 
+LATEST: Final = 20
+"""Runs that are listed, unless another number is asked for."""
 MOST_MODELS: Final = 12
 MODELS_NAMED: Final = 5
 """Models of a run that are listed where it has more than MOST_MODELS."""
@@ -51,8 +53,9 @@ def history_command(
         str | None, typer.Option(metavar="URI", help="The store; default: the project's own")
     ] = None,
     limit: Annotated[
-        int, typer.Option(min=1, help="Without SQL: how many of the latest runs are listed")
-    ] = 20,
+        int | None,
+        typer.Option(min=1, help=f"Without SQL: how many of the latest runs are listed; default: {LATEST}"),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout")] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="With SQL: the rows as CSV on stdout")] = False,
     remove: Annotated[
@@ -88,6 +91,9 @@ def history_command(
         raise ConfigError("--csv and --json were both given; name one of them")
     if as_csv and sql is None:
         raise ConfigError("--csv needs a SQL query; for example:\n  " + EXAMPLE)
+    if limit is not None and (sql is not None or remove or anew):
+        instead = "leave it out" if sql is None else f"write LIMIT {limit} into the query"
+        raise ConfigError(f"--limit is of the latest runs; {instead}")
     if sql is not None:
         found = query(opened, sql)
         warn_of(found.skipped)
@@ -96,7 +102,7 @@ def history_command(
     if not remove and not anew:
         from tasks.reporting.overview import glances
 
-        latest = glances(opened, limit)
+        latest = glances(opened, limit or LATEST)
         warn_of(latest.skipped)
         print_latest(latest.runs, as_json)
         return

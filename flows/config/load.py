@@ -162,8 +162,21 @@ def _check_place(source: YamlSource, file: Path) -> None:
         check_trusted(file.parent, f"{file.name}, which is about {folder},")
 
 
+def _check_inputs(inputs: CommandInputs) -> None:
+    """Raises ConfigError for what would be dropped beside the rest."""
+    files = "--from-samples" if inputs.from_samples is not None else ""
+    files = next((f"--from-{program}" for program, paths in inputs.recorded.items() if paths), files)
+    if files and inputs.overrides:
+        raise ConfigError(f"{files} takes all from the files; leave --set out")
+    if inputs.from_samples is not None and inputs.configs:
+        raise ConfigError("--from-samples takes all from the files; leave CONFIG out")
+    if inputs.include_path and inputs.tasks is None and inputs.from_samples is None:
+        raise ConfigError("--include-path needs --tasks or --from-samples: add one, or leave it out")
+
+
 def choose_configs(inputs: CommandInputs) -> ChosenConfigs:
     """The evaluations, user code imported and everything checked; raises NightjarError."""
+    _check_inputs(inputs)
     if inputs.from_samples is not None:
         if inputs.models:
             raise ConfigError("--from-samples takes the answers of the logs; leave --model out")
@@ -215,6 +228,7 @@ def validation_document(inputs: CommandInputs) -> tuple[dict[str, Any], int]:
     """
     from tasks.benchmarks.lm_eval.trial import Trials
 
+    _check_inputs(inputs)
     with Trials() as trials:
         if inputs.tasks is not None:
             entries = [entry for name in inputs.names for entry in _validation_of(inputs, name, trials)]

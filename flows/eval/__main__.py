@@ -37,7 +37,7 @@ from tasks.usercode.load import trust_what_is_named
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from flows.config.load import ChosenConfigs
+    from flows.config.load import ChosenConfigs, CommandInputs
     from flows.config.schema import EvalConfig
     from flows.eval.ahead import ReadingBeside
     from flows.eval.session import SessionOptions
@@ -156,12 +156,15 @@ def evaluate_command(
         _recorded(inspect=from_inspect, lighteval=from_lighteval, opencompass=from_opencompass),
         ModelFlags(tuple(model or ()), base_url, api, api_key_env, tuple(model_path or ()), serve), force,
     )  # fmt: skip
-    if dry_run and no_data:
+    if no_data:
+        _check_without_data(inputs, dry_run, show_prompts)
         document, code = validation_document(inputs)
         _print(document, as_json)
         raise typer.Exit(code)
     chosen = choose_configs(inputs)
     clear_status()
+    if shuffle and limit is None and not any(about is not None and about.limit for about in chosen.settings):
+        raise ConfigError("--shuffle needs --limit: add it, or choose by --samples random:NUMBER")
     for warning in chosen.warnings:
         warn(warning)
     if against is not None or gate is not None:
@@ -192,6 +195,16 @@ def evaluate_command(
 
     session = SessionOptions(task_runner, as_json, inputs.overrides, force)
     raise typer.Exit(_run_all(chosen, own_options, session, options.output, reading))
+
+
+def _check_without_data(inputs: "CommandInputs", dry_run: bool, show_prompts: int | None) -> None:
+    """Raises ConfigError where ``--no-data`` would be dropped, or drop another option."""
+    if not dry_run:
+        raise ConfigError("--no-data needs --dry-run: add it; without it, models are asked")
+    if show_prompts is not None:
+        raise ConfigError("--show-prompts reads the dataset; leave --no-data out")
+    if inputs.from_samples is not None or any(inputs.recorded.values()):
+        raise ConfigError("--no-data looks at configs and --tasks alone; leave it out")
 
 
 def _held_against(

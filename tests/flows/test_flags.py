@@ -276,4 +276,35 @@ def test_a_shuffled_run_asks_random_items_and_the_whole_asks_for_the_rest(evalua
     ids = {row["n_items"] for row in few.document["results"]}
     assert ids == {10}
     assert evaluate(*ONE_METRIC).document["requests"] == {"sent": 32, "cached": 10, "failed": 0}
-    assert evaluate(*ONE_METRIC, "--shuffle").steps("load") == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--no-data"], "--no-data needs --dry-run: add it"),
+        (["--no-data", "--show-prompts", "2"], "--no-data needs --dry-run: add it"),
+        (["--no-data", "--dry-run", "--show-prompts", "2"], "--show-prompts reads the dataset"),
+        (["--shuffle"], "--shuffle needs --limit: add it"),
+        (["--include-path", "."], "--include-path needs --tasks or --from-samples: add one"),
+        (["--include-path", ".", "--dry-run", "--no-data"], "--include-path needs --tasks or --from-samples"),
+        (["--from-samples", ".", "--set", "canaries=1"], "--from-samples takes all from the files; leave"),
+        (["--from-inspect", ".", "--set", "canaries=1"], "--from-inspect takes all from the files; leave"),
+        (["--from-inspect", ".", "--dry-run", "--no-data"], "--no-data looks at configs and --tasks alone"),
+    ],
+)
+def test_an_option_that_changes_nothing_here_is_refused(
+    evaluate: Evaluate, arguments: list[str], said: str
+) -> None:
+    refused = evaluate(*arguments)
+    assert (refused.code, refused.out) == (2, "")
+    assert refused.err.startswith(f"error: {said}")
+
+
+def test_a_config_of_two_phases_may_have_the_limit_of_a_shuffle(evaluate: Evaluate, tmp_path: Path) -> None:
+    (tmp_path / "items.jsonl").write_text('{"question": "Say hello.", "answer": "Hello!"}\n')
+    (tmp_path / "two.yaml").write_text(
+        "name: two\nlimit: 1\ndataset: {type: file, path: items.jsonl}\n"
+        "prompt_template: '{{question}}'\nmodels: [{name: demo, type: demo}]\nmetric_list: [exact_match]\n"
+    )
+    ran = evaluate(tmp_path / "two.yaml", "--shuffle", "--dry-run")
+    assert "two: 1 item, 1 request to send" in ran.out

@@ -183,6 +183,8 @@ def test_a_retention_that_can_not_be_meant_is_refused(
     [
         (["SELECT 1", "--prune"], "either a SQL query or --prune"),
         (["SELECT 1", "--keep", "3"], "need --prune"),
+        (["SELECT 1", "--limit", "3"], "--limit is of the latest runs; write LIMIT 3 into the query"),
+        (["--compact", "--limit", "3"], "--limit is of the latest runs; leave it out"),
         (["--prune", "--keep", "3", "--retention", "x.yaml"], "name one of them"),
         (["--prune", "--compact"], "either a SQL query"),
         (["DELETE FROM runs"], "read-only"),

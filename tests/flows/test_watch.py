@@ -898,7 +898,7 @@ def test_a_verdict_whose_record_is_in_another_store_is_told_as_the_server_says_i
     [
         ({}, "no parameter 'suite'"),
         ({"suit": "suite.yaml"}, "no parameter 'suite'"),
-        ({"suite": "suite.yaml", "options": {"former": 1}}, "options.former: Extra inputs"),
+        ({"suite": "suite.yaml", "options": {"former": 1}}, "options.former: 'former' is not a key here"),
     ],
 )
 def test_a_night_whose_parameters_are_no_suites_is_told_and_keeps_no_other_run_untold(
