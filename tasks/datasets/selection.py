@@ -126,15 +126,18 @@ def _drawn(items: Iterable[Item], number: int, seed: int) -> Iterator[Item]:
 
 
 def _at(items: Iterable[Item], text: str) -> Iterator[Item]:
-    wanted = {position: part for part in text.split(",") for position in _positions(part)}
-    last = max(wanted)
-    count = 0
-    for count, item in enumerate(items, start=1):
-        if count - 1 in wanted:
-            yield item
-        if count > last:
-            return
-    beyond = min(position for position in wanted if position >= count)
-    raise DatasetError(
-        f"--samples {wanted[beyond].strip()}: the dataset has {count} items, at positions 0 to {count - 1}"
+    ranges = sorted(
+        ((_positions(part), part.strip()) for part in text.split(",")), key=lambda one: one[0].start
     )
+    end = max(positions.stop for positions, _ in ranges)
+    count = begun = reached = 0
+    for count, item in enumerate(items, start=1):
+        while begun < len(ranges) and ranges[begun][0].start < count:
+            reached = max(reached, ranges[begun][0].stop)
+            begun += 1
+        if count <= reached:
+            yield item
+        if count >= end:
+            return
+    beyond = next(part for positions, part in ranges if positions.stop > count)
+    raise DatasetError(f"--samples {beyond}: the dataset has {count} items, at positions 0 to {count - 1}")

@@ -1,3 +1,4 @@
+import tracemalloc
 from collections.abc import Iterator
 
 import pytest
@@ -29,6 +30,15 @@ def test_positions_are_chosen_before_the_limit() -> None:
 def test_a_position_that_is_not_there_is_refused_by_the_part_that_names_it() -> None:
     with pytest.raises(ConfigError, match=r"^--samples 48-60: the dataset has 50 items, at positions 0 to"):
         chosen(samples="3,48-60")
+
+
+def test_a_range_that_goes_far_beyond_the_dataset_takes_no_memory() -> None:
+    tracemalloc.start()
+    with pytest.raises(ConfigError, match=r"^--samples 48-999999999999: the dataset has 50 items"):
+        chosen(samples="7,48-999999999999,49-50")
+    assert tracemalloc.get_traced_memory()[1] < 2_000_000
+    tracemalloc.stop()
+    assert chosen(samples="0-999999999999", limit=3) == [0, 1, 2]
 
 
 def test_a_random_sample_of_100_lies_within_that_of_200_and_another_seed_draws_another() -> None:
