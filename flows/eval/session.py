@@ -64,6 +64,7 @@ from tasks.reporting.terminal import (
     ratings_tables,
     results_table,
 )
+from tasks.store.home import kept_folder
 from tasks.store.outputs import RESPONSES
 from tasks.usercode.surroundings import kept_streams
 
@@ -86,6 +87,7 @@ class SessionOptions:
     """Whether a run starts although pairs of it are known to fail."""
 
 
+@kept_folder()
 def checked_options(
     config: EvalConfig,
     options: RunOptions,
@@ -210,6 +212,7 @@ FORCE = (
 )
 
 
+@kept_folder()
 def forecast_document(
     config: EvalConfig, options: RunOptions, overrides: tuple[str, ...], show: int = 1
 ) -> dict[str, Any]:

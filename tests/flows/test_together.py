@@ -1,11 +1,18 @@
 """Several evaluations of one command: one that is refused costs itself only under ``--force``."""
 
+import asyncio
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from flows.config.load import load_config
+from flows.config.schema import RunOptions
+from flows.eval.flow import evaluate as evaluate_flow
+from tests.flows.conftest import PROJECT, as_new_process, own
 
 GOOD = {
     "dataset": "items.jsonl",
@@ -43,3 +50,55 @@ def test_under_force_a_list_of_which_nothing_can_run_is_refused(
     ran = evaluate(*configs[1:], "--force")
     assert ran.code == 2
     assert "unknown.yaml:1" in ran.err
+
+
+MOVES = """
+import os
+from pathlib import Path
+
+ELSEWHERE = Path(__file__).parent / "else" / "where"
+os.chdir(ELSEWHERE)
+
+
+def moves(references, predictions):
+    os.chdir(ELSEWHERE)
+    return 1.0
+"""
+
+
+@pytest.fixture
+def moving(configs: list[str], tmp_path: Path) -> list[str]:
+    """Two whose metric chooses another working folder, as its module does when it is loaded."""
+    (tmp_path / "own.py").write_text(MOVES)
+    (tmp_path / "else" / "where").mkdir(parents=True)
+    written = [tmp_path / f"{name}.yaml" for name in ("one", "two")]
+    for path in written:
+        path.write_text(json.dumps({**GOOD, "metric_list": [{"metric": "own.py:moves"}]}))
+    return [str(path) for path in written]
+
+
+def test_a_metric_that_chooses_another_working_folder_moves_nothing_of_a_command(
+    evaluate: Callable[..., Any], moving: list[str], tmp_path: Path
+) -> None:
+    here = os.path.relpath(tmp_path, PROJECT)
+    places = ["--output", f"{here}/out", "--store", f"{here}/store"]
+    ran = evaluate(*(os.path.relpath(config, PROJECT) for config in moving), "--json", *places)
+    assert ran.code == 0, ran.err
+    assert [run["output"] for run in ran.document["runs"]] == [
+        str(tmp_path / "out" / name) for name in ("one", "two")
+    ]
+    assert (tmp_path / "store").is_dir()
+
+
+def test_a_metric_that_chooses_another_working_folder_moves_nothing_of_a_script(
+    home: Path, moving: list[str], tmp_path: Path
+) -> None:
+    options = RunOptions(store="store")
+    with as_new_process({**own(home), "NIGHTJAR_RESULTS": "results"}, ["script.py"]):
+        os.chdir(tmp_path)
+        for config in moving:
+            run: Any = asyncio.run(evaluate_flow(load_config(config), options))  # type: ignore[arg-type]
+            assert Path(run.output).parent == tmp_path / "results"
+        assert Path.cwd() == tmp_path
+    assert (tmp_path / "results" / "index.html").is_file()
+    assert (tmp_path / "store").is_dir()
