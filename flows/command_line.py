@@ -101,8 +101,9 @@ def command_line(app: typer.Typer, arguments: Sequence[str] | None = None) -> No
     """Runs the application on ``arguments`` (default: the process's own) and exits.
 
     What the user can fix, a NightjarError, is one line on stderr and exit code 2, never a traceback. An
-    exit that somebody else asks for, a library or a user's code, is a failure, with a line that says so. A
-    warning of a metric or of the user's code is one line, too, from now on.
+    exit that somebody else asks for, a library or a user's code, is a failure, with a line that says so; so
+    is what else is no ``Exception``. A warning of a metric or of the user's code is one line, too, from now
+    on.
     """
     raise_interrupts()
     collect_rarely()
@@ -124,18 +125,23 @@ def command_line(app: typer.Typer, arguments: Sequence[str] | None = None) -> No
             clear_status()
             print(f"error: {error}", file=sys.stderr)
             raise SystemExit(REFUSED) from None
-        except SystemExit as ended:
-            if (place := _foreign_place(ended)) is None:
-                raise
-            clear_status()
-            print(f"error: {place} ended the command before it was done ({named(ended)})", file=sys.stderr)
-            raise SystemExit(FAILED) from None
+        except KeyboardInterrupt:
+            raise
         except Exception:
             # Python and pydantic make other errors of a Ctrl-C that meets a class or a schema being made, as
             # imports do for two seconds and more.
             if not interrupted.is_set():
                 raise
             raise SystemExit(INTERRUPTED) from None
+        except BaseException as ended:
+            frames = list(walk_tb(ended.__traceback__))
+            if isinstance(ended, SystemExit) and _is_at_its_end(frames):
+                raise
+            frame, line = frames[-1]
+            place = f"{frame.f_code.co_filename}:{line}"
+            clear_status()
+            print(f"error: {place} ended the command before it was done ({named(ended)})", file=sys.stderr)
+            raise SystemExit(FAILED) from None
 
 
 def _refuse_other_bytes(arguments: Sequence[str]) -> None:
@@ -155,19 +161,15 @@ _OWN: Final = frozenset({"flows", "__main__"})
 """Where commands are: ``python -m`` gives a module of ``flows`` the other name."""
 
 
-def _foreign_place(ended: SystemExit) -> str | None:
-    """The file and line that asked for an exit; None where the command has come to its end.
+def _is_at_its_end(frames: Sequence[tuple[FrameType, int]]) -> bool:
+    """Whether a command asked for the exit that these frames led to.
 
     What typer ends may lie below it all the same: libraries put functions of their own in the place of
     ``sys.exit``.
     """
-    frames = list(walk_tb(ended.__traceback__))
     packages = [frame.f_globals.get("__name__", "").partition(".")[0] for frame, _ in frames]
     last = max(place for place, name in enumerate(packages) if name in _COMMANDS | _OWN)
-    if packages[last] in _COMMANDS or last == len(frames) - 1:
-        return None
-    frame, line = frames[-1]
-    return f"{frame.f_code.co_filename}:{line}"
+    return packages[last] in _COMMANDS or last == len(frames) - 1
 
 
 _document: TextIO | None = None

@@ -85,16 +85,24 @@ class EscapeError(RuntimeError):
     """Users' code raised what is no ``Exception``: its cause."""
 
 
-_INTERRUPTING: Final = frozenset({"asyncio", "prefect", "tasks"})
-"""Packages that end work in this way: a cancelled flow, a call that took too long."""
+_SENT: Final = frozenset(
+    {
+        "prefect.exceptions.TerminationSignal",
+        "prefect._internal.concurrency.cancellation.CancelledError",
+    }
+)
+"""What Prefect raises in code that did not ask for it, at a signal or after too long a time. Its other
+classes of this kind, and asyncio's, come from what the code has called."""
 
 
 def interrupts(error: BaseException) -> bool:
-    """Whether an exception ends the work that goes on, and is not the word of the code that it was met in."""
+    """Whether an exception was sent to end the work that goes on, and is not the word of the code that it was
+    met in: by Python, Prefect or a time limit of this project's."""
     if isinstance(error, Exception):
         return False
-    packages = {kind.__module__.partition(".")[0] for kind in type(error).__mro__}
-    return isinstance(error, KeyboardInterrupt) or not packages.isdisjoint(_INTERRUPTING)
+    kinds = {f"{kind.__module__}.{kind.__qualname__}" for kind in type(error).__mro__}
+    sent = any(kind in _SENT or kind.startswith("tasks.") for kind in kinds)
+    return sent or isinstance(error, KeyboardInterrupt)
 
 
 class users_code:  # noqa: N801  # it reads as a block

@@ -1,6 +1,7 @@
 """Exit codes mean what they say, and what is suggested after a failure helps."""
 
 import argparse
+import asyncio
 import importlib
 import json
 import os
@@ -186,6 +187,21 @@ def test_an_exit_of_a_library_is_a_failure(name: str, capsys: pytest.CaptureFixt
         command_line(app, [])
     assert ended.value.code == 1
     assert "argparse.py" in capsys.readouterr().err
+
+
+def test_what_ends_a_command_and_is_no_error_is_told_in_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    app = new_app()
+
+    @app.command()
+    def command() -> None:
+        raise asyncio.CancelledError
+
+    with pytest.raises(SystemExit) as ended:
+        command_line(app, [])
+    assert ended.value.code == 1
+    said = capsys.readouterr().err
+    assert said.startswith("error: ")
+    assert said.endswith("ended the command before it was done (CancelledError)\n")
 
 
 def test_a_command_ends_well_where_a_library_has_put_its_own_exit_in_place(
