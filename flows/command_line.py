@@ -45,7 +45,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from metrics.errors import NightjarError, named, printable
 from tasks.processes.garbage import collect_rarely
-from tasks.reporting.streams import EscapedStream, raw, shown_safely
+from tasks.reporting.streams import EscapedStream, drop_unread, raw, shown_safely
 from tasks.store.errors import STORE_LOG
 
 FAILED: Final = 1
@@ -230,8 +230,8 @@ def _output_written() -> Iterator[None]:
 
 def _unwritten(lost: bool) -> OSError | None:
     """Why standard output takes no more; what it still holds is dropped, or Python would try again at its
-    end. A pipe that nobody reads any more is no error: click ends the command then. ``lost``: something could
-    not be written, and an empty line tells whether it was this."""
+    end. A pipe that nobody reads any more is no error. ``lost``: something could not be written, and an empty
+    line tells whether it was this."""
     stream = raw(_document or sys.stdout)
     if getattr(stream, "closed", True):  # None where who began the process closed it
         return None
@@ -239,6 +239,7 @@ def _unwritten(lost: bool) -> OSError | None:
         stream.write("\n" if lost else "")
         stream.flush()
     except BrokenPipeError:
+        drop_unread(stream)
         return None
     except OSError as error:
         with open(os.devnull, "wb") as nothing:

@@ -26,7 +26,7 @@ from pydantic import BaseModel
 from metrics.errors import NightjarError
 from tasks.prefect_adapter import RecordStorage, recorded_result
 from tasks.processes.workers import workers
-from tasks.reporting.streams import escape_logs
+from tasks.reporting.streams import escape_logs, outlive_readers
 from tasks.store.errors import StoreUnavailable
 from tasks.store.fingerprint import stage_code
 from tasks.store.home import FileUnwritable
@@ -38,7 +38,9 @@ from tasks.usercode.sources import entries_in, first_difference, observed_files
 P = ParamSpec("P")
 R = TypeVar("R")
 
-escape_logs()  # whatever runs a task, a worker's process or another machine's, imports this
+# Whatever runs a task, a worker's process or another machine's, imports this.
+escape_logs()
+outlive_readers()
 
 
 class Workspace(Unkeyed):

@@ -3,14 +3,18 @@
 ``shown_safely`` puts an ``EscapedStream`` before each of them, so that whatever is printed by whomever goes
 through ``printable``. Who draws with escape sequences of its own (Rich, the status line) writes to ``raw``
 and takes the texts through ``printable`` itself, as ``SafeConsole`` does.
+
+A pipe that nobody reads any more ends nothing: neither a command (``| head``) nor a run whose worker was
+killed. What is written to it is dropped from then on. Rich would end the process, Prefect's log as well.
 """
 
 import io
 import logging
+import os
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TextIO
+from contextlib import contextmanager, suppress
+from typing import IO, TYPE_CHECKING, Any, TextIO
 
 from metrics.errors import printable
 
@@ -26,8 +30,14 @@ class EscapedStream:
 
     def write(self, text: str) -> int:
         """Writes the text as it may be shown."""
-        self.behind.write(printable(text))
+        with _without_readers(self.behind):
+            self.behind.write(printable(text))
         return len(text)
+
+    def flush(self) -> None:
+        """As the stream behind it."""
+        with _without_readers(self.behind):
+            self.behind.flush()
 
     def writelines(self, lines: Iterable[str]) -> None:
         """As ``write``, for several."""
@@ -41,6 +51,36 @@ class EscapedStream:
 def raw(stream: TextIO) -> TextIO:
     """The stream that takes escape sequences."""
     return stream.behind if isinstance(stream, EscapedStream) else stream
+
+
+@contextmanager
+def _without_readers(stream: TextIO) -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:
+        drop_unread(stream)
+
+
+def drop_unread(stream: IO[str]) -> None:
+    """Has what is written to a pipe that nobody reads any more go nowhere, by this stream, and by standard
+    output and standard error where they lead there, too."""
+    with suppress(OSError, ValueError), open(os.devnull, "wb") as nothing:  # a stream without a descriptor
+        pipe = os.fstat(stream.fileno())
+        for descriptor in (1, 2, stream.fileno()):
+            with suppress(OSError):  # it is closed
+                if os.path.samestat(os.fstat(descriptor), pipe):
+                    os.dup2(nothing.fileno(), descriptor)
+
+
+def outlive_readers() -> None:
+    """Has Rich's consoles, whoever made them, end nothing where nobody reads any more what they print: in
+    this process, from now on."""
+    from rich.console import Console
+
+    def on_broken_pipe(console: Console) -> None:
+        drop_unread(console.file)
+
+    Console.on_broken_pipe = on_broken_pipe  # type: ignore[method-assign,assignment]
 
 
 @contextmanager
@@ -71,6 +111,8 @@ def safe_console(file: TextIO | None = None, **options: Any) -> "Console":
     printable."""
     from rich.console import Console, ConsoleOptions, RenderableType
     from rich.segment import Segment
+
+    outlive_readers()
 
     class SafeConsole(Console):
         def render(

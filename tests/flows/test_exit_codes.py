@@ -19,12 +19,22 @@ import typer
 from pydantic import BaseModel, ValidationError
 from typer.core import TyperArgument
 
-from flows.command_line import COMMANDS, INTERRUPTED, command_line, named_app, new_app, warn
+from flows.command_line import (
+    COMMANDS,
+    INTERRUPTED,
+    UNDECIDED,
+    command_line,
+    named_app,
+    new_app,
+    print_json,
+    warn,
+)
 from flows.config.schema import RunOptions
 from flows.eval import session
 from flows.server import __main__ as server
 from flows.suite.plan import SuiteOptions
 from tasks.processes.endings import ended_with_process, interrupted
+from tasks.reporting.terminal import console
 from tests.flows.conftest import PROJECT
 
 Evaluate = Callable[..., Any]
@@ -202,6 +212,35 @@ def test_what_ends_a_command_and_is_no_error_is_told_in_a_line(capsys: pytest.Ca
     said = capsys.readouterr().err
     assert said.startswith("error: ")
     assert said.endswith("ended the command before it was done (CancelledError)\n")
+
+
+SAYING: list[Callable[[], object]] = [
+    lambda: console().print("said"),
+    lambda: print("said", flush=True),
+    lambda: print("said"),
+    lambda: print_json({"said": 1}),
+]
+
+
+@pytest.mark.parametrize("say", SAYING)
+def test_a_pipe_that_nobody_reads_changes_nothing_of_how_a_command_ends(
+    say: Callable[[], object], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    app = new_app()
+
+    @app.command()
+    def command() -> None:
+        say()
+        say()
+        raise typer.Exit(UNDECIDED)
+
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as unread:
+        monkeypatch.setattr(sys, "stdout", unread)
+        with pytest.raises(SystemExit) as ended:
+            command_line(app, [])
+    assert (ended.value.code, capsys.readouterr().err) == (UNDECIDED, "")
 
 
 def test_a_command_ends_well_where_a_library_has_put_its_own_exit_in_place(

@@ -16,6 +16,7 @@ from typing import Annotated
 import pytest
 import typer
 import yaml
+from prefect.logging.handlers import PrefectConsoleHandler
 from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 from rich.table import Table
 from rich.text import Text
@@ -369,6 +370,16 @@ def test_prefects_messages_logs_and_artifacts_hold_nothing_that_is_obeyed(
         # JSON writes C0 characters out by itself: a text that was escaped before has two backslashes.
         assert not re.search(r"(?<!\\)\\u00(?:1b|07|0d)", text), (what, text[:2000])
     assert "owned" in json.dumps(found["run"]["state"]), "the reason is there"
+
+
+def test_a_log_that_nobody_reads_any_more_ends_nothing() -> None:
+    """As where a worker was killed, and the runs that it began go on."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as unread:
+        for _ in range(2):
+            PrefectConsoleHandler(stream=unread).emit(logging.makeLogRecord({"msg": "said"}))
+        print("of a user's function", file=unread, flush=True)
 
 
 def test_logs_are_escaped_with_their_tracebacks(monkeypatch: pytest.MonkeyPatch) -> None:
