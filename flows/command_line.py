@@ -233,7 +233,7 @@ def _unwritten(lost: bool) -> OSError | None:
     end. A pipe that nobody reads any more is no error. ``lost``: something could not be written, and an empty
     line tells whether it was this."""
     stream = raw(_document or sys.stdout)
-    if getattr(stream, "closed", True):  # None where who began the process closed it
+    if getattr(stream, "closed", False):
         return None
     try:
         stream.write("\n" if lost else "")
@@ -351,7 +351,7 @@ _shown = False
 def status(text: str) -> None:
     """Shows the line in the place of the one before; nowhere but on a terminal."""
     global _shown
-    if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
+    if sys.stderr is None or not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
         return
     if not _shown:
         atexit.register(clear_status)

@@ -13,7 +13,7 @@ import logging
 import os
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import IO, TYPE_CHECKING, Any, TextIO
 
 from metrics.errors import printable
@@ -86,19 +86,22 @@ def outlive_readers() -> None:
 @contextmanager
 def shown_safely() -> Iterator[None]:
     """A block in which standard output and standard error escape what is printed, and what their encoding
-    lacks: an arrow on a Latin-1 terminal is no error of the command.
+    lacks: an arrow on a Latin-1 terminal is no error of the command. Nor is it one that who began the process
+    has closed them.
     """
     before = sys.stdout, sys.stderr
-    strict = [behind for stream in before if getattr(behind := raw(stream), "errors", None) == "strict"]
-    for behind in strict:
-        _on_errors(behind, "backslashreplace")
-    sys.stdout, sys.stderr = (EscapedStream(raw(stream)) for stream in before)
-    try:
-        yield
-    finally:
-        sys.stdout, sys.stderr = before
+    with ExitStack() as opened:
+        there = [stream or opened.enter_context(open(os.devnull, "w", encoding="utf-8")) for stream in before]
+        strict = [behind for stream in there if getattr(behind := raw(stream), "errors", None) == "strict"]
         for behind in strict:
-            _on_errors(behind, "strict")
+            _on_errors(behind, "backslashreplace")
+        sys.stdout, sys.stderr = (EscapedStream(raw(stream)) for stream in there)
+        try:
+            yield
+        finally:
+            sys.stdout, sys.stderr = before
+            for behind in strict:
+                _on_errors(behind, "strict")
 
 
 def _on_errors(stream: TextIO, errors: str) -> None:

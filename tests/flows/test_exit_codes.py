@@ -27,6 +27,7 @@ from flows.command_line import (
     named_app,
     new_app,
     print_json,
+    status,
     warn,
 )
 from flows.config.schema import RunOptions
@@ -241,6 +242,26 @@ def test_a_pipe_that_nobody_reads_changes_nothing_of_how_a_command_ends(
         with pytest.raises(SystemExit) as ended:
             command_line(app, [])
     assert (ended.value.code, capsys.readouterr().err) == (UNDECIDED, "")
+
+
+@pytest.mark.parametrize("say", [*SAYING, lambda: status("said"), lambda: warn("said")])
+def test_a_command_may_be_begun_without_standard_output_and_error(
+    say: Callable[[], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = new_app()
+
+    @app.command()
+    def command() -> None:
+        say()
+        raise typer.Exit(UNDECIDED)
+
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(sys, name, None)
+    status("before it begins")
+    with pytest.raises(SystemExit) as ended:
+        command_line(app, [])
+    assert ended.value.code == UNDECIDED
+    assert (sys.stdout, sys.stderr) == (None, None)
 
 
 def test_a_command_ends_well_where_a_library_has_put_its_own_exit_in_place(
