@@ -94,6 +94,7 @@ class ChoiceBatch:
     the whole document for a rolling log-likelihood, where an item has one "choice"); all 1 where a benchmark
     has no choices. Log-likelihoods are in nats, ``unconditional`` those of the same choices without context.
     ``greedy_unknown`` are the items whose record has no ``is_greedy``; None: it is known of all.
+    ``unconditional_greedy`` is greediness without context, -1 where a record has none.
     """
 
     lls: Floats  # (m,)
@@ -105,6 +106,7 @@ class ChoiceBatch:
     bytes: NDArray[np.int32]  # (m,)
     words: NDArray[np.int32]  # (m,)
     unconditional: Floats | None = None  # (m,)
+    unconditional_greedy: NDArray[np.int8] | None = None  # (m,)
     tokens: NDArray[np.int32] | None = None  # (m,), as the server cut them; -1: not known
     texts: Any = None  # an Arrow array (m,) of the choices' texts, where a benchmark has choices
     greedy_unknown: Bools | None = None  # (n,)

@@ -56,10 +56,10 @@ class ListColumn:
 class ChoiceColumns:
     """The Arrow columns of a batch of items with log-likelihoods, one row per sample.
 
-    ``lls``, ``is_greedy``, ``unconditional_lls`` and ``token_lengths`` (None: never asked for, not known) are
-    the model's; ``continuations`` and ``unconditional`` the texts that were asked about, ``choices`` the
-    choices' texts without delimiter, ``gold`` the indices of the right ones. ``scored`` is False where the
-    request failed.
+    ``lls``, ``is_greedy``, ``unconditional_lls``, ``unconditional_greedy`` and ``token_lengths`` (None: never
+    asked for, not known) are the model's; ``continuations`` and ``unconditional`` the texts that were asked
+    about, ``choices`` the choices' texts without delimiter, ``gold`` the indices of the right ones.
+    ``scored`` is False where the request failed.
     """
 
     item_ids: Sequence[str]
@@ -71,6 +71,7 @@ class ChoiceColumns:
     choices: "pa.Array"
     unconditional: "pa.Array | None" = None
     unconditional_lls: "pa.Array | None" = None
+    unconditional_greedy: "pa.Array | None" = None
     token_lengths: "pa.Array | None" = None
 
 
@@ -110,8 +111,9 @@ def choice_batch(columns: ChoiceColumns, *, rolling: bool = False) -> ChoiceBatc
         bytes=byte_counts,
         words=words,
         unconditional=_unconditional(columns, lls),
+        unconditional_greedy=_where_known(columns, columns.unconditional_greedy, lls, np.int8),
         texts=texts.values if len(texts.values) else None,
-        tokens=_token_lengths(columns, lls),
+        tokens=_where_known(columns, columns.token_lengths, lls, np.int32),
         greedy_unknown=unknown if unknown.any() and not rolling else None,
     )
 
@@ -138,6 +140,9 @@ def take_items(batch: ChoiceBatch, rows: NDArray[np.intp]) -> ChoiceBatch:
         bytes=batch.bytes[choices],
         words=batch.words[choices],
         unconditional=None if batch.unconditional is None else batch.unconditional[choices],
+        unconditional_greedy=None
+        if batch.unconditional_greedy is None
+        else batch.unconditional_greedy[choices],
         texts=None if batch.texts is None else batch.texts.take(choices),
         tokens=None if batch.tokens is None else batch.tokens[choices],
         greedy_unknown=None if batch.greedy_unknown is None else batch.greedy_unknown[rows],
@@ -193,16 +198,20 @@ def _unconditional(columns: ChoiceColumns, lls: ListColumn) -> NDArray[np.float6
     return answers.numbers(np.float64)
 
 
-def _token_lengths(columns: ChoiceColumns, lls: ListColumn) -> NDArray[np.int32] | None:
-    """-1 for the choices of an item of which they are not known; None where they are of no item."""
-    if columns.token_lengths is None:
+def _where_known(
+    columns: ChoiceColumns, column: "pa.Array | None", lls: ListColumn, dtype: Any
+) -> NDArray[Any] | None:
+    """A number for each choice, -1 for those of an item of which they are not known; None where they are of
+    no item.
+    """
+    if column is None:
         return None
-    given = _of_scored(ListColumn.of(columns.token_lengths), columns.scored)
+    given = _of_scored(ListColumn.of(column), columns.scored)
     if not len(given.values):
         return None
-    found = np.full(len(lls.values), -1, dtype=np.int32)
+    found = np.full(len(lls.values), -1, dtype=dtype)
     known = given.lengths == lls.lengths
-    found[np.repeat(known, lls.lengths)] = given.numbers(np.int32)[np.repeat(known, given.lengths)]
+    found[np.repeat(known, lls.lengths)] = given.numbers(dtype)[np.repeat(known, given.lengths)]
     return found
 
 

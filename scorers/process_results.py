@@ -40,7 +40,8 @@ class ProcessResultsScorer(BaseScorer):
     """Fans the dictionary of a user's function out into pairs.
 
     ``function(doc, results)`` is given the item's row and the sample's prediction in a list; for multiple
-    choice one ``(log-likelihood, is_greedy)`` per choice, then those without context; for a whole document
+    choice one ``(log-likelihood, is_greedy)`` per choice, then those without context (greediness that is not
+    known is None); for a whole document
     its log-likelihood. ``metrics`` are the named metrics of each filter; names may hold a filter of their own
     after a comma.
     """
@@ -164,7 +165,10 @@ class ProcessResultsScorer(BaseScorer):
         flags = [None] * len(lls) if unknown else choices.is_greedy[of_row].tolist()
         results: list[tuple[float, bool | None]] = list(zip(lls, flags, strict=True))
         if choices.unconditional is not None:
-            results += [(ll, False) for ll in choices.unconditional[of_row].tolist()]
+            alone = choices.unconditional[of_row].tolist()
+            known = choices.unconditional_greedy
+            flags = [-1] * len(alone) if known is None else known[of_row].tolist()
+            results += [(ll, None if flag < 0 else bool(flag)) for ll, flag in zip(alone, flags, strict=True)]
         return results
 
     def _metric_value(

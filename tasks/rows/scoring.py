@@ -31,7 +31,7 @@ PROMPT_COLUMNS = (
 )
 PREDICTION_COLUMNS = (
     *("item_id", "doc_id", "sample_index", "scored", "outcome", "prediction", "is_json", "reading_json"),
-    *("lls", "is_greedy", "unconditional_lls", "token_lengths", "error"),
+    *("lls", "is_greedy", "unconditional_lls", "unconditional_greedy", "token_lengths", "error"),
 )
 
 WHOLE_COLUMNS = ("prompt", "tool_calls_json", "metadata_json")
@@ -305,6 +305,7 @@ def _choices(requests: pa.Table, predictions: pa.Table, kind: str) -> ChoiceBatc
         choices=requests.column("choices"),
         unconditional=requests.column("unconditional"),
         unconditional_lls=predictions.column("unconditional_lls"),
+        unconditional_greedy=predictions.column("unconditional_greedy"),
         token_lengths=predictions.column("token_lengths"),
     )
     return choice_batch(columns, rolling=kind == "rolling")

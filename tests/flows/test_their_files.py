@@ -290,6 +290,24 @@ def test_a_record_has_to_hold_what_the_metric_needs_and_may_hold_more(
     assert told == [[[["-1.0", flags[0]]], [["-2.0", flags[1]]]]] * 2
 
 
+def test_a_function_is_told_which_choices_without_context_are_greedy(
+    evaluate: Evaluate, tmp_path: Path
+) -> None:
+    path = likelihoods(
+        tmp_path, is_greedy=[True, False], unconditional_lls=[-1.0, -3.0], unconditional_greedy=[False, True]
+    )
+    (tmp_path / "own.py").write_text(
+        "def told(doc, results):\n"
+        "    return {'acc_mutual_info': results[2:] == [(-1.0, False), (-3.0, True)]}\n",
+        encoding="utf-8",
+    )
+    ran = evaluate(
+        path, "--set", "process_results=own.py:told", "--set", "metric_list=[acc_mutual_info]", "--json"
+    )
+    assert ran.code == 0, ran.err
+    assert ran.value("acc_mutual_info,none") == 1
+
+
 def test_only_the_metric_that_needs_what_a_record_lacks_fails(evaluate: Evaluate, tmp_path: Path) -> None:
     lists = "metric_list=[acc, acc_mutual_info, exact_match_mc]"
     ran = evaluate(likelihoods(tmp_path, unconditional_lls=[-1.0, -1.0]), "--set", lists, "--force")

@@ -67,14 +67,17 @@ def build_batch(
         references=references if references is not None else [[] for _ in range(n)],
         docs=docs if docs is not None else [{} for _ in range(n)],
         responses=columns.get("responses", predictions if predictions is not None else [None] * n),
-        choices=None if lls is None else build_choices(lls, gold, choices, scored),
+        choices=None
+        if lls is None
+        else build_choices(lls, gold, choices, scored, alone=columns.get("alone")),
         answers=[Answer(None, [], [], [], one) for one in columns["metadata"]]
         if "metadata" in columns
         else None,
     )
 
 
-def build_choices(lls, gold, choices, scored):
+def build_choices(lls, gold, choices, scored, alone=None):
+    """``alone`` are the pairs (log-likelihood, greedy) of the same choices without context."""
     flags = [[False] * len(row) for row in lls]
     texts = [[" " + text for text in row] for row in choices]
     return choice_batch(
@@ -86,5 +89,11 @@ def build_choices(lls, gold, choices, scored):
             gold=pa.array(gold, pa.list_(pa.int32())),
             continuations=pa.array(texts, pa.list_(pa.string())),
             choices=pa.array(choices, pa.list_(pa.string())),
+            unconditional_lls=alone and pa.array([[ll for ll, _ in row] for row in alone]),
+            unconditional_greedy=alone
+            and pa.array(
+                [None if (None in dict(row).values()) else [flag for _, flag in row] for row in alone],
+                pa.list_(pa.bool_()),
+            ),
         )
     )

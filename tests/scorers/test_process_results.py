@@ -181,6 +181,17 @@ def test_multiple_choice_results_are_pairs_of_log_likelihood_and_greediness(make
     assert seen == [[(-1.0, False), (-2.0, False)], [(-3.0, False)]]
 
 
+def test_results_without_context_follow_with_the_greediness_that_is_known_of_them(make_batch):
+    seen = []
+    scorer = scorer_of(
+        lambda doc, results: seen.append(results) or {"a": 1}, ["a"], output_type="multiple_choice"
+    )
+    alone = [[(-3.0, True), (-4.0, False)], [(-5.0, None)]]
+    batch = make_batch(lls=[[-1, -2], [-3]], gold=[[0], [0]], choices=[["x", "y"], ["z"]], alone=alone)
+    scorer.process(batch)
+    assert [results[len(results) // 2 :] for results in seen] == alone
+
+
 def test_rolling_results_are_the_log_likelihood(make_batch):
     seen = []
     scorer = scorer_of(

@@ -319,6 +319,7 @@ def _choices(rendered: Sequence[Rendered]) -> ChoiceBatch:
         if asked
         else None,
         unconditional_lls=pa.array(alone, pa.list_(pa.float64())) if asked else None,
+        unconditional_greedy=pa.array([[False] * len(own) for own in alone]) if asked else None,
     )
     return choice_batch(columns, rolling=rendered[0].kind == "rolling")
 
