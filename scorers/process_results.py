@@ -31,6 +31,12 @@ def _cure(metric: Metric, value: Any) -> str:
     return f". A number for each sample is averaged: write {{metric: {metric.name}, aggregation: mean}}"
 
 
+_FOR_SOME = (
+    ". If only some samples have it, return None for the others (unscored), or NaN and write "
+    "aggregation: nanmean (left out)"
+)
+"""What to return where a metric is not of all samples: a name that is not there may have been forgotten."""
+
 ResultValues = dict[str, Any]
 """What ``process_results`` returned for one sample: metric → value."""
 
@@ -124,8 +130,12 @@ class ProcessResultsScorer(BaseScorer):
         """Warns about names in the results that no metric list has."""
         unknown = self.undeclared(processed)
         if unknown:
-            known = self._declared()
-            names = ", ".join(f"{name!r}{nearest(name, known)}" for name in unknown)
+            missing = self._declared() - {name for entry in processed if entry for name in entry}
+            hints = [nearest(name, missing).removeprefix("; ") for name in unknown]
+            names = ", ".join(
+                f"{name!r} ({hint})" if hint else repr(name)
+                for name, hint in zip(unknown, hints, strict=True)
+            )
             warnings.warn(
                 f"process_results returned {names}: not in metric_list, so not reported", stacklevel=2
             )
@@ -178,10 +188,10 @@ class ProcessResultsScorer(BaseScorer):
         details."""
         key = metric.name if metric.name in entry else metric.entry
         if key not in entry:
+            hint = nearest(metric.name, entry.keys() - self._declared())
             raise ScorerError(
-                f"{batch.name(row)}: process_results returned no "
-                f"{metric.name!r}{nearest(metric.name, entry)} (it returned "
-                f"{', '.join(map(repr, entry)) or 'nothing'})"
+                f"{batch.name(row)}: process_results returned no {metric.name!r}{hint} (it returned "
+                f"{', '.join(map(repr, entry)) or 'nothing'}){'' if hint else _FOR_SOME}"
             )
         value = entry[key]
         if not isinstance(value, Mapping):

@@ -88,10 +88,27 @@ def test_function_that_raises_names_the_item(make_batch):
 def test_missing_metric_is_named_with_the_nearest(make_batch):
     scorer = scorer_of(lambda doc, results: {"exact_mach": 1}, ["exact_match"])
     batch = make_batch(["x"])
-    with pytest.warns(UserWarning, match="'exact_mach'; did you mean 'exact_match'"):
+    with pytest.warns(
+        UserWarning, match=r"'exact_mach' \(did you mean 'exact_match'\?\): not in metric_list"
+    ):
         processed = scorer.process(batch)
     with pytest.raises(ScorerError, match="returned no 'exact_match'; did you mean 'exact_mach'"):
         scorer.column(processed, scorer.get_metrics("none")[0], batch)
+
+
+def test_names_that_both_lists_have_are_no_guess(make_batch):
+    fn = lambda doc, results: {"rouge1": 0.5, "rouge2": 0.25, "rougeL": 0.5, "extra": 1}  # noqa: E731
+    said = r"returned 'extra' \(did you mean 'extras'\?\), 'rouge2', 'rougeL': not in metric_list"
+    with pytest.warns(UserWarning, match=said):
+        scorer_of(fn, ["rouge1", "extras"]).process(make_batch(["x"]))
+
+
+def test_a_metric_of_some_samples_is_told_what_to_return_for_the_others(make_batch):
+    scorer = scorer_of(lambda doc, results: {"acc": 1.0}, ["acc", "acc_hard"])
+    batch = make_batch(["x"])
+    said = r"no 'acc_hard' \(it returned 'acc'\)\. .* NaN and write aggregation: nanmean"
+    with pytest.raises(ScorerError, match=said):
+        scorer.column(scorer.process(batch), scorer.get_metrics("none")[1], batch)
 
 
 def test_unknown_metric_is_named_and_its_siblings_have_their_numbers(make_batch):
