@@ -212,10 +212,10 @@ def write_samples(path: Path, parts: Iterable[SamplePart], run: RunInfo) -> int:
 
     Lines name their model and prompt template where the run has several.
     """
-    return write_lines(path, (row for part in parts for row in sample_lines(part, run.keeps_apart)))
+    return write_lines(path, (row for part in parts for row in sample_lines(part, run)))
 
 
-def sample_lines(part: SamplePart, named: bool) -> Iterator[Row]:
+def sample_lines(part: SamplePart, run: RunInfo) -> Iterator[Row]:
     """One line an item, in dataset order; the samples of a batch of items are held at a time.
 
     ``resps`` holds one list a request with one entry a sample, ``filtered_resps`` what the filter left of
@@ -236,7 +236,7 @@ def sample_lines(part: SamplePart, named: bool) -> Iterator[Row]:
         if batch.num_rows:
             tables = [next(stream)[1] for stream in streams]
             plain = all(_has_one_a_text(batch, table) for table in tables)
-            yield from (_plain_lines if plain else _any_lines)(part, named, batch, tables)
+            yield from (_plain_lines if plain else _any_lines)(part, run, batch, tables)
 
 
 def _has_one_a_text(requests: pa.RecordBatch, rows: pa.Table | None) -> bool:
@@ -249,7 +249,7 @@ def _has_one_a_text(requests: pa.RecordBatch, rows: pa.Table | None) -> bool:
 
 
 def _plain_lines(
-    part: SamplePart, named: bool, batch: pa.RecordBatch, tables: Sequence[pa.Table]
+    part: SamplePart, run: RunInfo, batch: pa.RecordBatch, tables: Sequence[pa.Table]
 ) -> Iterator[Row]:
     """The lines of items that were asked for one text each, from columns."""
     responses, predictions, *statistics = tables
@@ -261,7 +261,7 @@ def _plain_lines(
         row_dicts(batch), responses.column("response").to_pylist(), filtered,
         *numbers.values(), strict=True,
     )  # fmt: skip
-    metrics, fields = list(numbers), _request_fields(part, named)
+    metrics, fields = list(numbers), _request_fields(part, run)
     for request, response, prediction, *scores in columns:
         line = fields(request)
         yield {
@@ -290,14 +290,14 @@ def _single_scores(statistics: pa.Table) -> list[Any]:
 
 
 def _any_lines(
-    part: SamplePart, named: bool, batch: pa.RecordBatch, tables: Sequence[pa.Table | None]
+    part: SamplePart, run: RunInfo, batch: pa.RecordBatch, tables: Sequence[pa.Table | None]
 ) -> Iterator[Row]:
     """The lines of any items, row by row."""
     responses, predictions, *others = (
         RowsByItem([] if table is None else table.to_batches()) for table in tables
     )
     statistics = dict(zip(part.statistics, others, strict=True))
-    fields = _request_fields(part, named)
+    fields = _request_fields(part, run)
     for request in row_dicts(batch):
         doc_id = request["doc_id"]
         line = fields(request)
@@ -313,23 +313,35 @@ def _any_lines(
         yield line
 
 
-def _request_fields(part: SamplePart, named: bool) -> Callable[[Row], Row]:
+def _request_fields(part: SamplePart, run: RunInfo) -> Callable[[Row], Row]:
     """What gives the fields of a line that its request decides."""
     origin, sampling = part.answers.origin, _sent(part.answers.origin)
-    names = {"model_name": origin.model_name, "prompt_template": origin.prompt_template} if named else {}
+    names = {"model_name": origin.model_name, "prompt_template": origin.prompt_template}
+    harness = run.config.get("harness") is not None
 
     def fields(request: Row) -> Row:
-        target = request["gold"] or orjson.loads(request["references_json"])
+        target = _target(request, harness)
         return {
             "doc_id": request["doc_id"],
             "item_id": request["item_id"],
-            **names,
+            **(names if run.keeps_apart else {}),
             "doc": orjson.loads(request["doc_json"]),
             "target": str(target[0]) if len(target) == 1 else target,
             "arguments": _arguments(request, sampling),
         }
 
     return fields
+
+
+def _target(request: Row, harness: bool) -> list[Any]:
+    """The right answers. A log-likelihood's of the harness are what the definition calls the target, be it a
+    choice's text; elsewhere those of choices are their indices.
+    """
+    references: list[Any] = orjson.loads(request["references_json"])
+    if harness and request["kind"] == "loglikelihood":
+        [target] = references
+        return target if isinstance(target, list) else [target]
+    return request["gold"] or references
 
 
 def _sent(origin: Origin) -> Mapping[str, Any]:

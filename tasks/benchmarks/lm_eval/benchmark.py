@@ -423,22 +423,22 @@ class Prompter:
     def _multiple_choice(self, item: Item, leading: list[PromptPart]) -> Rendered:
         doc = item.data
         choices = self._texts(self._fields.choices(doc))
-        delimiter = self._delimiters.target
+        delimiter, target = self._delimiters.target, self._fields.target(doc)
         if self._many_inputs:
             prefix = self._fields.prefix(doc)
             contexts = [Question(choice, prefix=prefix) for choice in choices]
             prompts = [
                 as_text([*leading, *example_turns(context, Delimiters("", ""))]) for context in contexts
             ]
-            continuations = [f"{delimiter}{self._fields.target(doc)}"] * len(choices)
+            continuations = [f"{delimiter}{target}"] * len(choices)
             gold: Any = self._question(doc)
         else:
             prompts = [as_text([*leading, *self._question_turns(doc, choices)])] * len(choices)
             continuations = [delimiter + choice for choice in choices]
-            gold = self._fields.target(doc)
+            gold = target
         unconditional = asks_unconditional(self._config)
         return Rendered(
-            item, "loglikelihood", prompts, continuations, references=[gold], doc=doc,
+            item, "loglikelihood", prompts, continuations, references=[target], doc=doc,
             gold=gold_indices(gold, choices), choices=choices,
             unconditional=[delimiter + choice for choice in choices] if unconditional else (),
         )  # fmt: skip

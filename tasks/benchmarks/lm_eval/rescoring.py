@@ -446,7 +446,8 @@ class LoggedBenchmark:
             gold = self._logged_gold(row, choices)
         return Rendered(
             item, "loglikelihood", [prompt for prompt, _ in conditional], [text for _, text in conditional],
-            references=[gold], doc=item.data, gold=gold_indices(gold, choices), choices=choices,
+            references=[row.get("target", gold) if isinstance(inputs, int) else gold],
+            doc=item.data, gold=gold_indices(gold, choices), choices=choices,
             unconditional=[text for _, text in alone],
         )  # fmt: skip
 

@@ -403,6 +403,25 @@ def test_log_likelihoods_are_pairs_of_texts_a_choice(tmp_path: Path) -> None:
     assert (line["target"], line["arguments"]["gen_args_1"]) == ("1", {"arg_0": "Q", "arg_1": " B"})
 
 
+@pytest.mark.parametrize(
+    ("asked", "said", "hashed"),
+    [
+        ({"references_json": '[" C red"]', "gold": [0], "choices": [" C red"]}, " C red", " C red"),
+        ({"references_json": '["B"]'}, "B", "B"),
+        ({"references_json": '["D"]', "gold": [-100]}, "D", "D"),
+        ({"references_json": "[1]"}, "1", "1"),
+        ({"references_json": "[[0, 1]]", "gold": [0, 1]}, [0, 1], "[0, 1]"),
+    ],
+)
+def test_the_target_of_a_harness_benchmark_is_its_definition_s(
+    tmp_path: Path, asked: dict[str, Any], said: Any, hashed: str
+) -> None:
+    harness = replace(run(), config={"harness": {"task": "t"}})
+    write_samples(tmp_path / "s.jsonl", [likelihood_part(LIKELY, **CHOICE | asked)], harness)
+    [line] = lines(tmp_path / "s.jsonl")
+    assert (line["target"], line["target_hash"]) == (said, hashlib.sha256(hashed.encode()).hexdigest())
+
+
 def test_those_without_context_stand_behind_the_others(tmp_path: Path) -> None:
     alone = {"unconditional_lls": [-4.0, -5.0], "unconditional_greedy": [True, False]}
     part = likelihood_part({**LIKELY, **alone}, **CHOICE, unconditional=[" A", " B"])

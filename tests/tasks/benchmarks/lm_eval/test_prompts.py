@@ -97,6 +97,7 @@ def test_right_answers_are_indices_texts_or_lists():
     }
     assert (first["habitats"].gold, first["habitats"].choices[0]) == ([0], "otter")
     assert (first["habitats_letters"].gold, first["moods"].gold, first["blanks"].gold) == ([0], [1], [0])
+    assert {f" {target}" for target in first["blanks"].references} == set(first["blanks"].continuations)
     assert first["answers"].references == ["otter", "Otter", "the otter"]
     assert first["lines"].references == [" dawn"]
     assert first["pages"].choices == (first["pages"].continuations[0],)
