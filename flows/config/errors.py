@@ -276,7 +276,8 @@ def _message(location: Location, entries: list[Mapping[str, Any]], model: type[B
                 for kind, other in known_types.items()
                 if other not in options and key in known_keys([other])
             ]
-            elsewhere = f" but of type: {others[0]}" if others else ""
+            beside = key in known_keys(models_at(model, location[:-2]))
+            elsewhere = f" but of type: {others[0]}" if others else " but beside config" if beside else ""
         known = known_keys(meant_models(options, value_at(data, location[:-1])))
         hint = elsewhere or nearest(key, known)
         listed = f"{_KNOWN}{', '.join(known)})" if not hint or len(known) <= FEW else ""

@@ -273,19 +273,24 @@ class ModelConfig(Strict):
 
     @model_validator(mode="before")
     @classmethod
-    def _config_of_type(cls, value: Any) -> Any:
-        """Reads ``config`` with the schema of ``type``, so that an error names the key."""
+    def _is_written_out(cls, value: Any) -> Any:
         if isinstance(value, str):
-            return {"name": value}
+            return {"name": value, "config": {}}
         if not isinstance(value, Mapping):
             return value
         kind, config = value.get("type", DEFAULT), value.get("config") or {}
-        schema = schema_of(kind) if isinstance(kind, str) else None
         if isinstance(config, Mapping) and "batch" in config and _has_no_batches(kind):
             raise ValueError(no_batches(kind))
-        if schema is None or isinstance(config, BaseModel) or not isinstance(config, Mapping):
+        return {**value, "config": config}
+
+    @field_validator("config", mode="before")
+    @classmethod
+    def _config_of_type(cls, value: Any, info: ValidationInfo) -> Any:
+        """Reads ``config`` with the schema of ``type``, so that an error names the key."""
+        schema = schema_of(info.data["type"]) if "type" in info.data else None
+        if schema is None or not isinstance(value, Mapping):
             return value
-        return {**value, "config": _validated(schema, config)}
+        return _validated(schema, value)
 
     @model_validator(mode="after")
     def _suits_its_provider(self) -> Self:
