@@ -118,7 +118,11 @@ def _names(code: CodeType) -> Iterator[str]:
 
 
 class FilteredAnswers(dict[str, list[Any]]):
-    """An item's answers after one filter; who looks at the others' is told how to."""
+    """An item's answers after one filter; who looks at the others' is told ``remedy``."""
+
+    def __init__(self, answers: Mapping[str, list[Any]], remedy: str) -> None:
+        super().__init__(answers)
+        self._remedy = remedy
 
     def __missing__(self, name: str) -> list[Any]:
         raise KeyError(self._cure(name))
@@ -131,8 +135,8 @@ class FilteredAnswers(dict[str, list[Any]]):
 
     def _cure(self, name: str) -> str:
         return (
-            f"filter {name!r}: a scorer is given one filter's answers at a time; to see all of them, give "
-            'the class across_filters = True and get_metrics(filter_name), which names the metrics of "*"'
+            f"filter {name!r}: a scorer is given one filter's answers at a time; to see all of them, "
+            f"{self._remedy}"
         )
 
 

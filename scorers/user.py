@@ -27,13 +27,20 @@ from scorers.user_functions import as_json
 USER = "user"
 
 
-def _instance(batch: Batch, number: int, rows: Sequence[int], filter_name: str) -> Instance:
-    """One item's rows as an instance; across filters a prediction is {filter: prediction}."""
+LOOK_ACROSS = (
+    'give the class across_filters = True and get_metrics(filter_name), which names the metrics of "*"'
+)
+"""What to do where a class reads the answers of other filters than its own."""
+
+
+def _instance(batch: Batch, number: int, rows: Sequence[int], filter_name: str, remedy: str) -> Instance:
+    """One item's rows as an instance; across filters a prediction is {filter: prediction}. ``remedy`` is told
+    where one filter's instance is asked for another's answers."""
     predictions = [batch.predictions[row] for row in rows]
     if filter_name == ALL_FILTERS:
         answers = {name: [one.get(name) for one in predictions] for name in predictions[0]}
     else:
-        answers = FilteredAnswers({filter_name: predictions})
+        answers = FilteredAnswers({filter_name: predictions}, remedy)
     for name, found in answers.items():  # no prediction is the empty text, as for users' metrics
         answers[name] = ["" if one is None else one for one in found]
     references = list(batch.references[rows[0]])
@@ -75,7 +82,11 @@ class UserScorer(BaseScorer):
     def needs(self, metric: Metric) -> str | None:
         """One set of requests for all metrics, if the class asks anything."""
         asks = callable(getattr(self.instance, "requests", None))
-        return USER if asks and metric not in self.metrics.get(ALL_FILTERS, ()) else None
+        return USER if asks and not self._is_of(metric, ALL_FILTERS) else None
+
+    def _is_of(self, metric: Metric, filter_name: str) -> bool:
+        """Whether it is the filter's own: those of several filters may be equal."""
+        return any(own is metric for own in self.metrics.get(filter_name, ()))
 
     def combine(self, batches: Mapping[str, Batch]) -> Batch:
         """The batch of a metric over all filters."""
@@ -142,12 +153,15 @@ class UserScorer(BaseScorer):
         rows_of: dict[str, list[int]] = {}
         for row in np.flatnonzero(batch.scored).tolist():
             rows_of.setdefault(batch.item_ids[row], []).append(row)
-        place = next((name for name, own in self.metrics.items() if metric in own), ALL_FILTERS)
+        place = next((name for name in self.metrics if self._is_of(metric, name)), ALL_FILTERS)
+        named = f'let get_metrics name {metric.name!r} for "*" alone: it names it for {place!r} as well'
+        remedy = named if ALL_FILTERS in self.metrics else LOOK_ACROSS
         values: list[Any] = [None] * len(batch)
         for number, rows in enumerate(rows_of.values()):
             try:
                 with users_code():
-                    returned = self.instance.score_instances([_instance(batch, number, rows, place)], place)
+                    instance = _instance(batch, number, rows, place, remedy)
+                    returned = self.instance.score_instances([instance], place)
                     found = scores_of_item(returned, metric.name, len(rows))
             except Exception as error:
                 raise ScorerError(
