@@ -65,7 +65,8 @@ class NoEmptyWords(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parses the words; raises BadParameter for what is empty."""
         given = self.make_parser(ctx).parse_args(args=list(args))[0]
-        for param in self.get_params(ctx):
+        params: list[Any] = self.get_params(ctx)
+        for param in params:
             value = given.get(param.name or "")
             if not ctx.resilient_parsing and "" in (value if isinstance(value, list | tuple) else [value]):
                 raise typer.BadParameter(EMPTY, ctx=ctx, param=param)
