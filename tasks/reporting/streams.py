@@ -5,7 +5,7 @@ through ``printable``. Who draws with escape sequences of its own (Rich, the sta
 and takes the texts through ``printable`` itself, as ``SafeConsole`` does.
 
 A pipe that nobody reads any more ends nothing: neither a command (``| head``) nor a run whose worker was
-killed. What is written to it is dropped from then on. Rich would end the process, Prefect's log as well.
+killed. What is written to it is dropped after that. Rich would end the process, Prefect's log as well.
 """
 
 import io
@@ -73,8 +73,8 @@ def drop_unread(stream: IO[str]) -> None:
 
 
 def outlive_readers() -> None:
-    """Has Rich's consoles, whoever made them, end nothing where nobody reads any more what they print: in
-    this process, from now on."""
+    """Keeps Rich's consoles, of any library, from ending this process where nobody reads any more what they
+    print."""
     from rich.console import Console
 
     def on_broken_pipe(console: Console) -> None:
