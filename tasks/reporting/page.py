@@ -15,7 +15,7 @@ import hashlib
 import json
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import lru_cache
@@ -185,6 +185,26 @@ def _representable(value: Any) -> Any:
     return value
 
 
+def texts_in(value: Any) -> Iterator[str]:
+    """Every text in a value of JSON, but for the names of its fields."""
+    entries = [value]
+    for entry in entries:  # grows as it goes
+        if isinstance(entry, str):
+            yield entry
+        elif isinstance(entry, list | tuple):
+            entries += entry
+        elif isinstance(entry, Mapping):
+            entries += entry.values()
+
+
+def parsed_chat(text: str) -> Any:
+    """The messages of a chat; the text itself where it is no JSON."""
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return text
+
+
 SNIPPET: Final = 110
 WHOLE: Final = "whole"
 MOST_PICTURES: Final = 2_000
@@ -215,10 +235,10 @@ class SampleRecords:
             return self._questions[digest], None
         number = self._questions[digest] = len(self._questions)
         return number, {
-            "prompt": self._text(sample.prompt) if not sample.chat else sample.prompt,
+            "prompt": self._chat(sample.prompt) if sample.chat else self._text(sample.prompt),
             "chat": sample.chat,
-            "references": list(sample.references),
-            "choices": list(sample.choices),
+            "references": self._value(list(sample.references)),
+            "choices": self._value(list(sample.choices)),
             "gold": list(sample.gold),
             **self._thumbnails(sample),
         }
@@ -245,8 +265,8 @@ class SampleRecords:
             "responses": responses,
             **self._predictions(sample, responses),
             "scores": {pair: [_score(score) for score in scores] for pair, scores in sample.scores.items()},
-            "details": _present(sample.details),
-            "reasons": _present(sample.reasons),
+            "details": self._value(_present(sample.details)),
+            "reasons": self._value(_present(sample.reasons)),
             "labels": [
                 {
                     "label": label.label,
@@ -254,7 +274,7 @@ class SampleRecords:
                     "passed": label.passed,
                     "score": label.score,
                     "status": label.status,
-                    "details": label.details,
+                    "details": self._value(label.details),
                 }
                 for label in sample.labels
             ],
@@ -263,18 +283,17 @@ class SampleRecords:
     @staticmethod
     def size(record: Mapping[str, Any], question: Mapping[str, Any] | None) -> int:
         """About how many characters the records hold, for filling blocks."""
-        texts = sum(len(r.get("text", "")) + len(r.get("reasoning", "")) for r in record["responses"])
-        return texts + 300 + (len(question["prompt"]) if question else 0)
+        return 300 + sum(map(len, texts_in([record, question])))
 
     def _response(self, response: ResponseView) -> dict[str, Any]:
         record = {
             "text": self._text(response.text),
             "status": response.status,
-            "error": response.error,
+            "error": self._text(response.error),
             "finish": "length" if response.at_limit else response.finish_reason,
             "reasoning": self._text(response.reasoning),
-            "calls": _calls(response),
-            "transcript": response.transcript,
+            "calls": list(map(self._text, _calls(response))),
+            "transcript": self._chat(response.transcript),
             "prompt_tokens": response.prompt_tokens,
             "completion_tokens": response.completion_tokens,
             "reasoning_tokens": response.reasoning_tokens if response.reasoning else None,
@@ -294,7 +313,7 @@ class SampleRecords:
             texts = [response.text for response in sample.responses] + [None] * len(predictions)
             whole = [p is not None and p == text for p, text in zip(predictions, texts, strict=False)]
             filters[name] = [
-                None if all_of_it else self._text(prediction) if isinstance(prediction, str) else prediction
+                None if all_of_it else self._value(prediction)
                 for prediction, all_of_it in zip(predictions, whole, strict=True)
             ]
             spans[name] = [
@@ -309,6 +328,25 @@ class SampleRecords:
         text = responses[index].get("text", "") if index < len(responses) else ""
         span = find_span(text, prediction, self._patterns.get(name))
         return utf16(text, span) if span else None
+
+    def _chat(self, text: str | None) -> str | None:
+        """The JSON of a chat with the long texts of its messages shortened."""
+        if text is None or self.cap is None or len(text) <= self.cap:
+            return text
+        chat = self._value(parsed_chat(text))
+        return chat if isinstance(chat, str) else json_bytes(chat).decode()
+
+    def _value(self, value: Any) -> Any:
+        """A value of JSON with the long texts in it shortened."""
+        if self.cap is None:
+            return value
+        if isinstance(value, str):
+            return self._text(value)
+        if isinstance(value, Mapping):
+            return {name: self._value(entry) for name, entry in value.items()}
+        if isinstance(value, list | tuple):
+            return [self._value(entry) for entry in value]
+        return value
 
     def _text(self, text: str | None) -> str | None:
         if text is None or self.cap is None or len(text) <= self.cap:

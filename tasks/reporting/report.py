@@ -30,7 +30,15 @@ from tasks.reporting.context import Usage, page_context
 from tasks.reporting.diagnostics import Diagnosis
 from tasks.reporting.diagnostics.findings import Diagnostic
 from tasks.reporting.items import places_of
-from tasks.reporting.page import BlockWriter, SampleIndex, SampleRecords, packed_element, page_parts
+from tasks.reporting.page import (
+    BlockWriter,
+    SampleIndex,
+    SampleRecords,
+    packed_element,
+    page_parts,
+    parsed_chat,
+    texts_in,
+)
 from tasks.reporting.plots import TokensSpent, learning_context, spent_curves
 from tasks.reporting.spans import patterns
 from tasks.reporting.view import RunView, SampleView, result_rows
@@ -200,10 +208,18 @@ class _Probe:
 
 
 def _texts(sample: SampleView) -> list[str]:
-    texts = [sample.prompt]
+    """The texts of which the page shows long ones in part."""
+    texts: list[str | None] = [*texts_in(parsed_chat(sample.prompt) if sample.chat else sample.prompt)]
+    texts += [*texts_in(sample.references), *sample.choices]
     for response in sample.responses:
-        texts += [text for text in (response.text, response.reasoning, response.error) if text]
-    return texts
+        texts += (response.text, response.reasoning, response.error)
+        if response.tool_calls or response.transcript:
+            texts += texts_in([response.tool_calls, parsed_chat(response.transcript or "")])
+    texts += texts_in(sample.details)
+    texts += texts_in(sample.reasons)
+    for label in sample.labels:
+        texts += texts_in(label.details)
+    return [text for text in texts if text]
 
 
 def _statement(shown: int, total: int, sizes: list[int], all_wrong: bool, seed: int) -> str:
@@ -353,8 +369,7 @@ class KeptSamples:
     def add(self, sample: SampleView) -> None:
         """Keeps the next sample, or none at all any more where they are too large."""
         if self._samples is not None:
-            texts = sum(len(one.text or "") + len(one.reasoning or "") for one in sample.responses)
-            self._size += 1000 + len(sample.prompt) + texts
+            self._size += 1000 + sum(map(len, _texts(sample)))
             self._samples.append(sample)
             if self._size > KEPT_BYTES:
                 self._samples = None

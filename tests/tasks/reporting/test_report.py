@@ -5,6 +5,7 @@ import dataclasses
 import gzip
 import json
 import pickle
+import random
 import re
 import tracemalloc
 from collections.abc import Iterator
@@ -129,6 +130,9 @@ class Page(HTMLParser):
 
     def samples(self) -> list[Any]:
         return [sample for block in self.packed("run") for sample in block["samples"]]
+
+    def questions(self) -> list[Any]:
+        return [question for block in self.packed("run") for question in block["questions"]]
 
     def index(self) -> Any:
         return self.packed("run-index")[0]
@@ -328,6 +332,41 @@ def test_long_texts_are_shown_in_part_where_the_file_would_grow_too_large(tmp_pa
     assert page.index()["shortened"] > 0
     assert "characters left out" in page.samples()[0]["responses"][0]["text"]
     assert len(page.samples()) == 200
+
+
+@pytest.mark.parametrize(
+    "place", ["chat", "references", "choices", "details", "reasons", "labels", "transcript", "calls", "error"]
+)
+def test_a_long_text_is_shown_in_part_wherever_it_stands(tmp_path: Path, place: str) -> None:
+    def long_sample(number: int) -> SampleView:
+        draw = random.Random(number)
+        text = " ".join(f"{draw.getrandbits(32):x}" for _ in range(2_500))
+        messages = [{"role": "system", "content": "short"}, {"role": "user", "content": [{"text": text}]}]
+        chat = json.dumps(messages)
+        call = {"name": "look", "arguments": {"up": text}}
+        fields: dict[str, dict[str, Any]] = {
+            "chat": {"prompt": chat, "chat": True},
+            "references": {"references": [{"answer": text}]},
+            "choices": {"choices": [text]},
+            "details": {"details": {"exact_match,number": [{"judge": [text]}]}},
+            "reasons": {"reasons": {"exact_match,number": [text]}},
+            "labels": {"labels": [LabelView("good", 0, True, details={"judge": text})]},
+            "transcript": {"responses": [ResponseView("4", transcript=chat)]},
+            "calls": {"responses": [ResponseView("4", tool_calls=[call])]},
+            "error": {"responses": [ResponseView(None, "infra_error", text)]},
+        }
+        return sample(str(number), **fields[place])
+
+    page = written(run(*map(long_sample, range(100))), tmp_path, PageLimits(file_bytes=200_000))
+    assert len(page.html) < 500_000
+    assert page.index()["shortened"] == 100
+    shown = json.dumps([page.samples(), page.questions()])
+    assert shown.count("characters left out") == 100
+    if place in ("chat", "transcript"):
+        first = page.samples()[0]["responses"][0]
+        short, long = json.loads(first.get("transcript") or page.questions()[0]["prompt"])
+        assert short == {"role": "system", "content": "short"}
+        assert "characters left out" in long["content"][0]["text"]
 
 
 def test_of_many_findings_of_a_kind_a_few_stand_open() -> None:
