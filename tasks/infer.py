@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,7 @@ from tasks.models.providers.provider import AnyProvider, provider_of
 from tasks.models.records import EVERY, InferenceOptions, Lookup
 from tasks.models.respond import MissingRequests, count_missing, given_answers, kept_responses, respond
 from tasks.models.served import room_of
-from tasks.models.tally import PartitionResponses, RequestTally
+from tasks.models.tally import PartitionResponses, RequestTally, note_spent, spent_before
 from tasks.processes.workers import workers
 from tasks.rows.running import RunningScore
 from tasks.run_page import progress_of
@@ -177,20 +177,44 @@ def infer(
         if setup.running is not None:
             progress = stack.enter_context(setup.running.watching(progress))
         options = setup.options(workspace, server.server, batched)
-        options = replace(options, asker=setup.asker(workspace.key))
-        spent: list[RequestTally] = []
+        asker = setup.asker(workspace.key)
+        spent = stack.enter_context(_spent_by(asker))
         for attempt in range(REPAIRS + 1):
+            # What was asked so far is counted by that.
+            options = replace(options, asker=None if spent else asker)
             responded = respond(setup.model, store.batches(requests), AnswerStore(store), options, progress)
             try:
                 ref = store.write("infer", workspace.key, RESPONSES, responded.batches, ANSWERS)
                 break
-            except DamagedAnswers as error:  # what was lost counts as missing now, and is asked for
-                if attempt == REPAIRS:
+            except Exception as error:
+                note_spent(error, responded.tally)
+                if not isinstance(error, DamagedAnswers) or attempt == REPAIRS:
                     raise
-                STORE_LOG.warning("%s", error)
+                STORE_LOG.warning("%s", error)  # what was lost counts as missing now, and is asked for
                 spent.append(responded.tally)
-                options = replace(options, asker=None)  # what was asked so far is counted by that
     return _answered(setup, ref, responded.tally.after(spent), responded)
+
+
+@contextmanager
+def _spent_by(asker: str | None) -> Iterator[list[RequestTally]]:
+    """What earlier tries at an inference have asked in this process, for the block that tries again. Where it
+    fails, its error says what all of them have."""
+    spent = _spent.get(asker, [])
+    try:
+        yield spent
+    except Exception as error:
+        if (tally := spent_before(error)) is not None and tally.sent:
+            spent.append(tally)
+        if spent:
+            note_spent(error, RequestTally().after(spent))
+        if asker is not None:
+            _spent[asker] = spent
+        raise
+    if asker is not None:
+        _spent.pop(asker, None)
+
+
+_spent: dict[str | None, list[RequestTally]] = {}
 
 
 def recorded_answers(setup: InferSetup, requests: ArtifactRef, workspace: Workspace) -> Answered:

@@ -470,6 +470,8 @@ def _inference(run: Run, role: str) -> dict[str, RequestTally]:
                 saved_seconds=counts.seconds + counts.saved_seconds,
             )
         tallies[model] = tallies[model].merged(counts)
+    for model, counts in run.spent(role):
+        tallies[model] = tallies[model].merged(counts)
     return tallies
 
 

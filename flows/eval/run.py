@@ -33,6 +33,7 @@ from tasks.caching import Workspace, in_workspace, references
 from tasks.infer import InferSetup, infer, missing_requests
 from tasks.models.canaries import CanaryReport
 from tasks.models.control import RunControl
+from tasks.models.tally import RequestTally, spent_before
 from tasks.preflight import Checks, ServeSetup, canaries, launch_of, note_said, release, serve
 from tasks.rows.parts import PairSetup
 from tasks.rows.predictions import FilterSetup
@@ -273,6 +274,16 @@ class Run(Graph):
             if entry.stage == "infer" and entry.step.setup.role == role
             if (state := finished(entry.future)).is_completed()
         ]
+
+    def spent(self, role: str) -> list[tuple[str, RequestTally]]:
+        """Of each inference by models in a role that failed: the model, and what it had asked before."""
+        failed = [
+            (entry.step.setup.model.name, entry.future.result(raise_on_failure=False))
+            for entry in self.submitted
+            if entry.stage == "infer" and entry.step.setup.role == role
+            if finished(entry.future).is_failed()
+        ]
+        return [(model, tally) for model, error in failed if (tally := spent_before(error)) is not None]
 
 
 def finished(future: Future) -> State[Any]:

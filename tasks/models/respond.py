@@ -44,7 +44,13 @@ from tasks.models.limits.spending import NOTHING, spending_of
 from tasks.models.progress import Progress
 from tasks.models.providers.provider import AskedProvider, provider_of
 from tasks.models.records import Codec, InferenceOptions, Lookup, Request, RequestFailure
-from tasks.models.tally import GivenAnswers, PartitionResponses, RequestTally, asked_characters
+from tasks.models.tally import (
+    GivenAnswers,
+    PartitionResponses,
+    RequestTally,
+    asked_characters,
+    note_spent,
+)
 from tasks.models.wire import Wire
 from tasks.processes.garbage import collect_rarely
 from tasks.store.home import private_folder
@@ -162,6 +168,21 @@ class Inference:
         wanted = self.find_missing(source)
         if wanted:
             collect_rarely()
+        try:
+            self.ask_all(source, wanted, progress)
+        except Exception as error:
+            note_spent(error, self.state.tally)
+            raise
+        self.state.tally.wall_seconds = time.monotonic() - started
+        self.state.tally.stopped = self.state.stopped
+        given = GivenAnswers()
+        rows = self.rows(wanted, given)
+        return PartitionResponses(_closing(rows.batches(source), source), self.state.tally, given)
+
+    def ask_all(
+        self, source: Iterable[pa.RecordBatch], wanted: set[bytes], progress: Callable[[Progress], None]
+    ) -> None:
+        """Asks for what is ``wanted``, and waits for what others ask for."""
         left = wanted
         while left:  # a second time only where the claim was lost
             with claim_keys(self.kept, left, self.lookup.night) as claimed:
@@ -170,11 +191,6 @@ class Inference:
                 left |= self.ask(source, own, claimed, progress)
                 if claimed.others and claimed.wait(self.may_go_on):
                     left |= self.ask(source, self.still_missing(claimed.others), claimed, progress)
-        self.state.tally.wall_seconds = time.monotonic() - started
-        self.state.tally.stopped = self.state.stopped
-        given = GivenAnswers()
-        rows = self.rows(wanted, given)
-        return PartitionResponses(_closing(rows.batches(source), source), self.state.tally, given)
 
     def codec_of(self, kind: RequestKind) -> Codec:
         """What reads the replies to requests of a kind, kept ones too."""

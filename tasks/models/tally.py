@@ -210,6 +210,20 @@ class RequestTally:
         return cls(**{name: part for name, part in named.items() if name != "total_tokens"})
 
 
+def note_spent(error: BaseException, tally: RequestTally) -> None:
+    """Says with an error what had been asked before it: it was paid, whatever became of the answers. The
+    error may go to another process."""
+    vars(error)[_SPENT] = tally.as_dict()
+
+
+def spent_before(error: object) -> RequestTally | None:
+    """What an error says of what had been asked before it; None: nothing."""
+    said = getattr(error, _SPENT, None)
+    return None if said is None else RequestTally.from_dict(said)
+
+
+_SPENT: Final = "spent_before"
+
 SAID: Final = ("response", "reasoning", "tool_calls_json")
 """What a model wrote."""
 COUNTED_AGAIN = ["status", "attempts", "served_model", "system_fingerprint", "inference_time", *COUNTED]

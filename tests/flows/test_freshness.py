@@ -10,10 +10,13 @@ import pytest
 
 from flows.config.load import load_config
 from metrics.errors import ConfigError
+from tasks.infer import infer
+from tasks.models.answers.segments import ModelAnswers
 from tasks.models.demo.options import DemoOptions
 from tasks.models.demo.server import Serving, serve
 from tasks.models.respond import Inference
 from tasks.store.durations import seconds_of
+from tasks.store.errors import StoreError, StoreUnavailable
 
 
 @pytest.fixture
@@ -195,6 +198,31 @@ def test_an_answer_that_goes_between_lookup_and_reading_is_asked_for_in_the_same
     assert (ran.code, received(server)) == (0, 6 + 7)
     assert ran.document["requests"] == {"sent": 7, "cached": 0, "failed": 0}
     assert None not in said(ran)
+
+
+@pytest.mark.parametrize("error", [StoreError, StoreUnavailable])
+def test_what_was_asked_counts_in_the_run_that_asked_whatever_became_of_the_answers(
+    evaluate: Any, served: Any, sums: Any, monkeypatch: pytest.MonkeyPatch, error: type[StoreError]
+) -> None:
+    """A store that can't be written fails the inference; the answers wait in the journal for the next run."""
+    monkeypatch.setattr(infer, "retry_delay_seconds", 0)
+    server = served()
+    path = sums(server, prices={"own": {"prompt": 1, "completion": 1}})
+    with monkeypatch.context() as patched:
+
+        def write(*_: Any) -> None:
+            raise error("can't write answers: the disk is full")
+
+        patched.setattr(ModelAnswers, "write", write)
+        failed = evaluate(path, "--json")
+    assert (failed.code, received(server)) == (1, 6)
+    assert failed.document["requests"]["sent"] == 6
+    models = json.loads((Path(failed.document["output"]) / "manifest.json").read_text())["models"]
+    assert models["own"]["total_tokens"] > 0
+    assert models["own"]["cost"] > 0
+    again = evaluate(path, "--json")
+    assert (again.code, received(server)) == (0, 6)
+    assert again.document["requests"] == {"sent": 0, "cached": 6, "failed": 0}
 
 
 def test_sampled_answers_give_no_canary(evaluate: Any, served: Any, moving: Any) -> None:
