@@ -25,6 +25,7 @@ failed is simply started again, and then goes on with the night whose answers it
 
 import json
 import logging
+import os
 import shutil
 import time
 import uuid
@@ -558,17 +559,22 @@ def _is_ours(file: Path) -> bool:
 
 def _stale(paths: Iterator[Path] | list[Path], now: datetime, limit: timedelta) -> Iterator[Path]:
     for path in paths:
-        times = [entry.lstat().st_mtime for entry in (path, *_below(path)) if not entry.is_dir()]
+        times = [found.st_mtime for found in _files_in(path)]
         if times and now.timestamp() - max(times) > limit.total_seconds():
             yield path
 
 
 def _size(path: Path) -> int:
-    return sum(entry.lstat().st_size for entry in (path, *_below(path)) if entry.is_file())
+    return sum(found.st_size for found in _files_in(path))
 
 
-def _below(path: Path) -> Iterator[Path]:
-    return path.rglob("*") if path.is_dir() else iter(())
+def _files_in(path: Path) -> Iterator[os.stat_result]:
+    """What the system says of a file, or of all files in a folder and below it; a run of another store may be
+    writing there, and one that is gone by now is left out."""
+    below = (Path(folder, name) for folder, _, names in os.walk(path) for name in names)
+    for file in below if path.is_dir() else (path,):
+        with suppress(FileNotFoundError):
+            yield file.lstat()
 
 
 @dataclass(frozen=True)

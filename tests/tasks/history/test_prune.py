@@ -592,6 +592,27 @@ def test_output_folders_go_when_nothing_was_written_to_them_for_so_long(tmp_path
     assert nothing.folders == ()
 
 
+def test_a_file_that_goes_while_it_is_looked_at_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run writes into the same folder of results, under temporary names."""
+    folder = tmp_path / "results" / "old"
+    aged(folder / "manifest.json", 91, OF_A_RUN)
+    aged(folder / "report.html", 91)
+    aged(tmp_path / "home" / "old.log", 91)
+    aged(folder / ".gone.tmp", 91)
+    looked_at = Path.lstat
+
+    def lstat(path: Path) -> os.stat_result:
+        if path.name == ".gone.tmp":
+            raise FileNotFoundError(path)
+        return looked_at(path)
+
+    monkeypatch.setattr(Path, "lstat", lstat)
+    found = find_leftovers(tmp_path / "results", tmp_path / "home", Retention(), NOW)
+    assert (found.folders, found.logs) == ((folder,), (tmp_path / "home" / "old.log",))
+
+
 @pytest.mark.parametrize(
     "content",
     [
