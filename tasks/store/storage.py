@@ -410,7 +410,11 @@ class Store:
 
     def exists(self, name: str) -> bool:
         """Whether there is such a file or folder."""
-        return bool(self.boundary.call("look for", name, partial(self.fs.exists, self.path(name))))
+        try:  # a backend's own ``exists`` may say no of what it can't look up
+            self.boundary.call("look for", name, partial(self.fs.info, self.path(name)))
+        except FileMissing:
+            return False
+        return True
 
     def size(self, name: str) -> int:
         """Bytes of a file; raises FileMissing."""

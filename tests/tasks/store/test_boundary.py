@@ -6,10 +6,12 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
 import pytest
+from fsspec import AbstractFileSystem
 
 from tasks.models.answers.segments import AnswerStore
 from tasks.models.records import KeptAnswer
@@ -172,6 +174,19 @@ def test_a_file_that_is_not_there_is_missing(store: Store) -> None:
         with pytest.raises(FileMissing, match=r"runs/a\.json is not there"):
             ask("runs/a.json")
     assert store.names("runs", ".json") == []
+
+
+def test_a_store_that_is_away_is_not_taken_for_an_empty_one(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a backend of fsspec says by default of a file that it can't look up: that there is none."""
+    store.put_bytes("runs/old.json", b"{}")
+    monkeypatch.setattr(store.fs, "exists", partial(AbstractFileSystem.exists, store.fs))
+    monkeypatch.setattr(store.fs, "info", failing(store.fs.info, ConnectionResetError(), 8))
+    store.mark_format()
+    assert json.loads(store.read("format.json"))["unsealed"], "its old files have no seals"
+    assert store.exists("runs/old.json")
+    assert not store.exists("runs/new.json")
 
 
 def until(fact: Callable[[], bool]) -> None:
