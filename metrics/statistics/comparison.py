@@ -32,7 +32,16 @@ from metrics.statistics.differences import (
     with_zero,
 )
 from metrics.statistics.intervals import PairedShares, Shape, effective_units, residuals, standard_error
-from metrics.statistics.power import mcnemar, mcnemar_mde, shift_mde, units_needed
+from metrics.statistics.power import (
+    FORESEEN_DEGREES,
+    Alike,
+    larger,
+    mcnemar,
+    mcnemar_mde,
+    shift_mde,
+    smoothed,
+    units_needed,
+)
 from metrics.statistics.resampled import Tabled, by_bootstrap
 from metrics.statistics.significance import sign_flip
 from metrics.statistics.tied import CLOSE, Tied, mean_square
@@ -250,7 +259,7 @@ def _by_permutation(
         said = "the runs do not differ on any item, and the metric's range is not known"
         return Difference(0.0, test, 1.0, math.nan, warning=said)
     near = width * CLOSE if groups is None and math.isfinite(width) else 0.0
-    tied = Tied.of(sums, own, width, near)
+    tied, still = Tied.of(sums, own, width, near), Tied.of(sums, own, width, 0.0)
     influence = residuals(sums, own) * (count / n)
     stderr = standard_error(influence, None if groups is None else own)
     # What a unit differs by, where it does; units that tie hide how many more may differ (Agresti and Min).
@@ -268,7 +277,7 @@ def _by_permutation(
     if count < needed:
         warning = f"{count} {kind} can't reach p < {alpha:g} whatever they say; it takes {needed}"
         mde = math.nan
-    elif groups is not None and shape.degrees < _UNEVEN:
+    elif groups is not None and shape.degrees < FORESEEN_DEGREES:
         warning = (
             f"only {differing} of {count} clusters differ, or a few far more than the rest: what such a "
         )
@@ -277,10 +286,14 @@ def _by_permutation(
     elif groups is None and tied.sparse:
         gained, lost = int((tied.moved > 0).sum()), int((tied.moved < 0).sum())
         mde = _either_way(count, gained, lost, alpha) * math.sqrt(tied.typical)
-        warning = undetectable(mde, count, kind, p_value < alpha)
-    else:
-        size = float(np.abs(tied.moved).sum()) / n
-        mde = shift_mde(spread, shape.degrees, tied.ties, size, alpha, width)
+    else:  # the loss of some comes from units that did not change at all, not from those that changed little
+        size = float(np.abs(still.moved).sum()) / n
+        clusters = math.inf if groups is None else effective_units(own)
+        mde = shift_mde(spread, shape.degrees, still.ties, size, alpha, width, clusters)
+    if near > 0:
+        alike = Alike(count, stderr, smoothed(tied.differing, count), tied.typical, width)
+        mde = larger(mde, alike.mde(straight.degrees, alpha))
+    if warning is None:
         warning = undetectable(mde, count, kind, p_value < alpha)
     return Difference(
         stderr,
@@ -316,7 +329,7 @@ def _by_crossed(differences: Floats, ways: Ints, options: "StatisticsConfig", wi
     mde = math.nan
     if fewest < needed:
         warning = f"{fewest} clusters can't reach p < {alpha:g} whatever they say; it takes {needed}"
-    elif crossed.shape.degrees < _UNEVEN:
+    elif crossed.shape.degrees < FORESEEN_DEGREES:
         warning = "few clusters make most of the difference: what such a comparison would find is not known"
     else:
         size = float(np.abs(tied.moved).sum()) / n
@@ -339,9 +352,6 @@ def _correlation(first: Floats, second: Floats) -> float:
     if len(a) < 2 or a.min() == a.max() or b.min() == b.max():
         return math.nan
     return float(np.corrcoef(a, b)[0, 1])
-
-
-_UNEVEN = 12  # degrees of freedom below which clusters are too uneven to foresee others
 
 
 def discordant(first: Floats, second: Floats) -> tuple[int, int]:

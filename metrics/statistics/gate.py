@@ -16,7 +16,7 @@ import numpy as np
 
 from metrics.errors import ConfigError
 from metrics.statistics.comparison import Comparison
-from metrics.statistics.power import POWER, reaches, smoothed, units_needed
+from metrics.statistics.power import POWER, Alike, larger, reaches, smoothed, units_needed
 from metrics.types import Floats
 
 Verdict = Literal["regression", "inconclusive", "worse", "pass"]
@@ -151,7 +151,7 @@ class PairSpread:
         seen = beyond * math.sqrt(varied / items)
         margin = within * math.sqrt(varied / items) + seen
         if samples > 1 or not math.isfinite(self.width):
-            return margin
+            return larger(margin, self._alike(items, samples, alpha, power))
         # If the margin were lost, more items would differ than do: the variance that Tango's test takes.
         for _ in range(_STEPS):
             at_margin = (varied + math.sqrt(varied**2 + 4 * (self.width * margin) ** 2)) / 2
@@ -167,7 +167,15 @@ class PairSpread:
         grows = self.width if samples == 1 and math.isfinite(self.width) else 0.0
         squared = sum(reaches(items - 1.0, alpha, power)) ** 2 / items
         varied = self._smoothed(items, samples) + grows * margin
-        return margin + (squared * grows + math.sqrt((squared * grows) ** 2 + 4 * squared * varied)) / 2
+        found = (squared * grows + math.sqrt((squared * grows) ** 2 + 4 * squared * varied)) / 2
+        return margin + larger(found, self._alike(items, samples, alpha, power))
+
+    def _alike(self, items: int, samples: int, alpha: float, power: float) -> float:
+        """What is found where means of many samples change by nearly the same; 0 of others."""
+        if samples == 1 or not math.isfinite(self.width):
+            return 0.0
+        alike = Alike.expected(items, np.array([self.variance(samples)]), self.width)
+        return alike.mde(items - 1.0, alpha, power)
 
     def _fewest(self, alpha: float) -> int:
         return max(units_needed(alpha), self.least)

@@ -6,16 +6,24 @@ without a single discordant item from promising that any difference would be see
 """
 
 import math
+from dataclasses import dataclass
 from functools import lru_cache
 from statistics import NormalDist
 
 import numpy as np
 
 from metrics.statistics.intervals import beta_share, normal_quantile, student_quantile
+from metrics.statistics.tied import CLOSE, size_with_one_more
 from metrics.types import Floats
 
 POWER = 0.8
 """Chance of seeing a true difference as large as the minimum detectable effect."""
+
+FORESEEN_DEGREES = 12
+"""Degrees of freedom below which the clusters of two runs are too few, or too uneven, to foresee others."""
+FORESEEN_CLUSTERS = 20
+"""Clusters of one run from which on it foresees others: of 13, half of the comparisons have too few degrees
+of freedom."""
 
 _NORMAL = NormalDist()
 _EXACT = 30.0  # expected improvements up to which every count is gone through
@@ -71,17 +79,24 @@ def _exact_power(n: int, better: float, worse: float, alpha: float) -> float:
     first, last = max(0, int(centre - 6 * spread)), min(n, int(centre + 6 * spread))
     share, total = min(worse / (1 - better), 1.0), 0.0
     for gained in range(first, last + 1):
-        chance = math.exp(
-            math.lgamma(n + 1)
-            - math.lgamma(gained + 1)
-            - math.lgamma(n - gained + 1)
-            + gained * math.log(better)
-            + (n - gained) * math.log1p(-better)
-        )
+        chance = _binomial(gained, n, better)
         needed = _needed(gained, alpha)
         if chance > 1e-12 and needed <= n - gained:
             total += chance * beta_share(share, needed, n - gained - needed + 1)
     return total
+
+
+def _binomial(count: int, n: int, share: float) -> float:
+    """How likely so many of n are, each with a chance of ``share``."""
+    if not 0 < share < 1:
+        return float(count == n * share)
+    return math.exp(
+        math.lgamma(n + 1)
+        - math.lgamma(count + 1)
+        - math.lgamma(n - count + 1)
+        + count * math.log(share)
+        + (n - count) * math.log1p(-share)
+    )
 
 
 @lru_cache(maxsize=4096)
@@ -102,19 +117,28 @@ def _normal_power(n: int, better: float, worse: float, alpha: float) -> float:
 
 
 def shift_mde(
-    stderr: float, degrees: float, ties: float, size: float, alpha: float, width: float = math.inf
+    stderr: float,
+    degrees: float,
+    ties: float,
+    size: float,
+    alpha: float,
+    width: float = math.inf,
+    clusters: float = math.inf,
 ) -> float:
     """The loss that a test of a mean difference finds; NaN where that is beyond ``width``, the most that two
     numbers can differ by.
 
     ``ties`` is the share of units that do not differ, ``size`` the mean absolute difference of all: where
-    most units tie, a loss is made of units that did not differ before, and widens the spread.
+    most units tie, a loss is made of units that did not differ before, and widens the spread. So it does
+    among few ``clusters``, whose spread has one more that differs by the loss.
     """
     if not degrees >= 1 or not math.isfinite(stderr) or stderr <= 0:
         return math.nan
     squared = (sum(reaches(degrees, alpha)) * stderr) ** 2
-    growth = ties / size if size > 0 else 0.0
-    found = (squared * growth + math.sqrt((squared * growth) ** 2 + 4 * squared)) / 2
+    growth, left = ties / size if size > 0 else 0.0, 1 - (sum(reaches(degrees, alpha)) / clusters) ** 2
+    if left <= 0:
+        return math.nan
+    found = (squared * growth + math.sqrt((squared * growth) ** 2 + 4 * squared * left)) / (2 * left)
     return found if found <= width else math.nan
 
 
@@ -126,6 +150,69 @@ def reaches(degrees: float, alpha: float, power: float = POWER) -> tuple[float, 
     return widened * within, widened * beyond
 
 
+@dataclass(frozen=True)
+class Alike:
+    """A mean of items that may lose nearly the same, and what a comparison then finds.
+
+    Items that change alike hide others (``tied.Tied``): if all lose a little, most tie there, and no loss at
+    all is only what unseen items would have to make up for. ``noise`` is the standard error of the mean
+    change, ``moved`` the share of items that do not tie, ``square`` the mean square of what these change by
+    beyond it, ``width`` the range.
+    """
+
+    items: int
+    noise: float
+    moved: float
+    square: float
+    width: float
+
+    @classmethod
+    def expected(cls, items: int, variances: Floats, width: float) -> "Alike":
+        """Of changes that are normal about the same loss, with these variances: one, or one an item."""
+        spread = np.sqrt(variances[variances > 0])
+        reach = CLOSE * width / spread
+        beyond = np.array([math.erfc(one / math.sqrt(2)) for one in reach])
+        squares = spread**2 * (beyond + reach * np.sqrt(2 / math.pi) * np.exp(-(reach**2) / 2))
+        moved = float(beyond.sum()) / len(variances)
+        square = float(squares.sum() / beyond.sum()) if moved > 0 else 0.0
+        return cls(items, math.sqrt(float(variances.mean()) / items), moved, square, width)
+
+    def mde(self, degrees: float, alpha: float, power: float = POWER) -> float:
+        """The loss of all items that is found; NaN where even one of the whole range is missed."""
+        counts, chances = self._counts()
+        ties = 1 - counts / self.items
+        hidden = ties * np.where(counts > 0, self.square, self.width**2) / self.items**2
+        sizes = np.array([size_with_one_more(one * self.square, one, self.width) for one in counts])
+        growth = ties * sizes / self.items
+        within, beyond = reaches(degrees, alpha, power)
+        spread, rising = within * np.sqrt(self.noise**2 + hidden), student_quantile(1 - alpha, degrees)
+        unit = beyond * self.noise / normal_quantile(2 * power - 1)
+
+        def found(loss: float) -> bool:
+            left = loss - np.maximum(spread, rising * np.sqrt(growth * loss))
+            if unit <= 0:
+                return float(chances @ (left >= 0)) >= power
+            return (
+                math.fsum(c * _NORMAL.cdf(one / unit) for c, one in zip(chances, left, strict=True)) >= power
+            )
+
+        low, high = 0.0, self.width
+        if not found(high):
+            return math.nan
+        for _ in range(_STEPS):
+            middle = (low + high) / 2
+            low, high = (low, middle) if found(middle) else (middle, high)
+        return high
+
+    def _counts(self) -> tuple[Floats, Floats]:
+        """How many items do not tie, and how likely; the expected number where they are many."""
+        expected = self.items * self.moved
+        if expected > _EXACT:
+            return np.array([expected]), np.ones(1)
+        counts = np.arange(min(self.items, int(expected + 6 * math.sqrt(expected) + 6)) + 1.0)
+        return counts, np.array([_binomial(int(one), self.items, self.moved) for one in counts])
+
+
 def foreseen_mde(
     units: int,
     stderr: float,
@@ -135,26 +222,48 @@ def foreseen_mde(
     repeats: Floats | None = None,
     sampling: float | None = None,
     width: float = math.inf,
+    clusters: float = math.inf,
 ) -> float:
     """The loss that a comparison of a mean with another run of the same items finds, as far as one run tells.
 
     ``sampling`` is the part of ``stderr`` that repeats explain, ``means`` and ``repeats`` (n,) each item's:
     the other run is taken to answer the same items again. Of single answers nothing says how many items of
-    another run would differ, and the runs are taken to be unrelated, the worst that is usual. NaN for too few
-    units, and beyond ``width``, the range of the number.
+    another run would differ, and the runs are taken to be unrelated, the worst that is usual. ``clusters`` is
+    the number of equal ones that the items' clusters count as, infinite without any. NaN for too few units,
+    and beyond ``width``, the range of the number.
     """
-    if units < units_needed(alpha) or not math.isfinite(stderr):
+    degrees = min(units, clusters) - 1.0
+    if units < units_needed(alpha) or clusters < FORESEEN_CLUSTERS or not math.isfinite(stderr):
         return math.nan
+    more = math.sqrt(1 + 1 / clusters)  # one cluster more that differs, as in a comparison
     if sampling is not None and means is not None and repeats is not None:
         if sampling <= 0:
             return mcnemar_mde(units, 0.0, alpha)
         ties = float(((means <= 0) | (means >= 1)).mean())
         apart = float(np.sqrt(4 / math.pi * means * (1 - means) / repeats).mean())
-        return shift_mde(math.sqrt(2) * sampling, units - 1, ties, apart, alpha, width)
+        found = shift_mde(math.sqrt(2) * sampling * more, degrees, ties, apart, alpha, width, clusters)
+        alike = None if math.isfinite(clusters) else _alike_items(means, repeats, found, width)
+        return found if alike is None else larger(found, alike.mde(degrees, alpha))
     if means is not None and len(means) == units and bool(((means == 0) | (means == 1)).all()):
         share = float(means.mean())
         return mcnemar_mde(units, units * share * (1 - share), alpha)
-    return shift_mde(math.sqrt(2) * stderr, units - 1, 0.0, 1.0, alpha, width)
+    return shift_mde(math.sqrt(2) * stderr * more, degrees, 0.0, 1.0, alpha, width, clusters)
+
+
+def _alike_items(means: Floats, repeats: Floats, loss: float, width: float) -> Alike | None:
+    """What items (n,) of these means do if each loses the same part of its own; None where most do not change
+    at all, and the loss is that of the others."""
+    if not math.isfinite(width) or math.isnan(loss):
+        return None
+    lost = means * max(1 - loss / float(means.mean()), 0.0)
+    unchanged = np.where(means >= 1, lost**repeats, means <= 0)
+    variances = means * (1 - means) / (repeats - 1) + lost * (1 - lost) / repeats
+    return None if float(unchanged.mean()) > 0.5 else Alike.expected(len(means), variances, width)
+
+
+def larger(first: float, second: float) -> float:
+    """The larger of two losses that are found; NaN where one of them is not known."""
+    return math.nan if math.isnan(first) or math.isnan(second) else max(first, second)
 
 
 def units_needed(alpha: float) -> int:

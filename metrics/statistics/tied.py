@@ -97,5 +97,10 @@ def commonest(changes: Floats, near: float) -> float:
 def size_of_change(changes: Floats, largest: float) -> float:
     """By how much a unit differs that ties here: as those that do not, and one that differs by all it can."""
     differing = int((changes != 0).sum())
-    squares, known = float((changes * changes).sum()), largest > 0
+    return size_with_one_more(float((changes * changes).sum()), differing, largest)
+
+
+def size_with_one_more(squares: float, differing: float, largest: float) -> float:
+    """The size of so many changes, with these squares together, and of one that is ``largest``."""
+    known = largest > 0
     return math.sqrt((squares + largest**2) / (differing + known)) if differing + known else 0.0

@@ -136,30 +136,35 @@ def _foreseen(
 ) -> Row:
     """Which part of a mean's standard error is the choice of items, and which the sampling of answers (of
     means of 0/1 samples, whose own spread the means tell); and the loss that a comparison would find."""
+    from metrics.statistics.clusters import counts, effective, numbered
     from metrics.statistics.formulas import variance_components
     from metrics.statistics.power import foreseen_mde
 
     if math.isnan(estimated.stderr):
         return {}
-    units = cell.n_valid if cell.clusters is None else _fewest(cell.clusters)
+    groups = numbered(cell.clusters)
+    units, clusters = (cell.n_valid, math.inf) if groups is None else (min(counts(groups)), effective(groups))
     level, (low, high) = 1 - options.ci_level, pair.metric.aggregation.bounds
     if not pair.metric.aggregation.averages or cell.statistics is None:
-        return {"mde": _number(foreseen_mde(units, estimated.stderr, level, width=high - low))}
+        mde = foreseen_mde(units, estimated.stderr, level, width=high - low, clusters=clusters)
+        return {"mde": _number(mde)}
     means, parts, repeats = cell.statistics[:, 0], None, None
     if pair.metric.aggregation.name == "mean" and cell.reduction == "mean" and cell.repeats is not None:
         repeats = cell.repeats.astype(np.float64)
         parts = variance_components(means, repeats, estimated.stderr)
     sampling = None if parts is None else parts[1]
     mde = foreseen_mde(
-        units, estimated.stderr, level, means=means, repeats=repeats, sampling=sampling, width=high - low
+        units,
+        estimated.stderr,
+        level,
+        means=means,
+        repeats=repeats,
+        sampling=sampling,
+        width=high - low,
+        clusters=clusters,
     )
     found: Row = {"mde": _number(mde)}
     return found if parts is None else found | {"stderr_items": parts[0], "stderr_sampling": parts[1]}
-
-
-def _fewest(clusters: "Codes") -> int:
-    """Number of clusters, of the field that has fewer."""
-    return min(len(np.unique(column)) for column in clusters.reshape(len(clusters), -1).T)
 
 
 def failed_row(pair: PairIdentity, cell: ResultCell, error: str) -> Row:

@@ -11,8 +11,9 @@ from metrics.aggregation import build_aggregation
 from metrics.config import StatisticsConfig
 from metrics.statistics.comparison import compare_items
 from metrics.statistics.differences import ItemColumn
+from metrics.statistics.formulas import variance_components
 from metrics.statistics.gate import PairSpread, Verdict, decide
-from metrics.statistics.power import shift_mde
+from metrics.statistics.power import FORESEEN_CLUSTERS, foreseen_mde, shift_mde
 
 SHARE = replace(build_aggregation("mean"), bounds=(0.0, 1.0))
 
@@ -66,11 +67,65 @@ def test_items_that_never_differed_may_yet() -> None:
     assert PairSpread(0.0, 0.0).margin(100, 1, 0.05) == 0  # of numbers without a range nothing is known
 
 
+def repeated(rng: np.random.Generator, loss: float, items: int, samples: int) -> list[ItemColumn]:
+    """Two runs of the same items of which the second loses: each item the same part of its chance, .7."""
+    chance = rng.beta(2.1, 0.9, items)
+    means = [rng.binomial(samples, c) / samples for c in (chance, chance * (1 - loss / 0.7))]
+    return [ItemColumn(column, column.reshape(-1, 1)) for column in means]
+
+
+ROUNDS = 100
+FAST = StatisticsConfig(bootstrap_iters=200)
+
+
+def foreseen(run: ItemColumn, samples: int) -> float:
+    n, repeats = len(run), np.full(len(run), float(samples))
+    stderr = float(run.value.std(ddof=1)) / math.sqrt(n)
+    parts = variance_components(run.value, repeats, stderr)
+    assert parts is not None
+    return foreseen_mde(n, stderr, 0.05, means=run.value, repeats=repeats, sampling=parts[1], width=1.0)
+
+
+@pytest.mark.parametrize("runs", [1, 2])
+def test_many_samples_of_few_items_find_the_loss_that_is_printed(runs: int) -> None:
+    """Most items change within an eighth of the range: .10 and .31 of such losses were found, not .80."""
+    rng = np.random.default_rng(5)
+    made = [repeated(rng, 0.0, 30, 64) for _ in range(ROUNDS)]
+    printed = [
+        foreseen(both[0], 64) if runs == 1 else compare_items(SHARE, *both, None, FAST).mde for both in made
+    ]
+    loss = float(np.median(printed))
+    found = [
+        compare_items(SHARE, *repeated(rng, loss, 30, 64), None, FAST).p_value < 0.05 for _ in range(ROUNDS)
+    ]
+    assert 0.75 - 0.12 <= np.mean(found) <= 0.9 + 0.09
+
+
+def test_many_samples_of_few_items_rule_out_the_margin_that_is_planned() -> None:
+    """A candidate as good as the base passed .07 of the gates that were to pass it .80 of the time."""
+    rng, spread = np.random.default_rng(6), PairSpread(0.0, 2 * 0.7 * 0.3 * 0.75, 1.0)
+    margin = spread.margin(30, 64, 0.05)
+    made = [compare_items(SHARE, *repeated(rng, 0.0, 30, 64), None, FAST) for _ in range(ROUNDS)]
+    assert np.mean([decide(one, margin, 0.05).verdict == "pass" for one in made]) >= 0.75 - 0.12
+    assert spread.items_for(margin, 64, 0.05) == 30
+
+
+def test_few_clusters_foresee_no_loss() -> None:
+    """Of 12 clusters a comparison names no loss either, and 13 found .59 of those that one run foresaw."""
+    few, enough = (
+        foreseen_mde(40, 0.02, 0.05, width=1.0, clusters=clusters)
+        for clusters in (FORESEEN_CLUSTERS - 0.1, FORESEEN_CLUSTERS)
+    )
+    assert math.isnan(few)
+    assert enough > foreseen_mde(40, 0.02, 0.05, width=1.0)
+
+
 SPREADS: dict[str, tuple[PairSpread, int, float]] = {
     **{f"{share:.0%} differ, margin {margin}": (PairSpread(0.0, share, 1.0), 1, margin)
        for share, margin in ((0.01, 0.05), (0.02, 0.02), (0.1, 0.02), (0.1, 0.05), (0.3, 0.05))},
     **{f"{samples} samples": (PairSpread(0.0, 2 * 0.7 * 0.3 * 0.75, 1.0), samples, 0.05)
        for samples in (1, 4, 16)},
+    "64 samples of few items": (PairSpread(0.0, 2 * 0.7 * 0.3 * 0.75, 1.0), 64, 0.11),
 }  # fmt: skip
 
 
@@ -85,14 +140,12 @@ def test_a_gate_decides_as_often_as_the_planner_says(name: str) -> None:
 
     def verdict(lost: float) -> Verdict:
         if "samples" in name:
-            chance = rng.beta(2.1, 0.9, items)
-            base, other = (rng.binomial(samples, c) / samples for c in (chance, chance * (1 - lost / 0.7)))
+            columns = repeated(rng, lost, items, samples)
         else:
             drawn, share = rng.random(items), spread.sampling
             change: Any = np.where(drawn < share / 2, 1.0, np.where(drawn < share + lost, -1.0, 0.0))
             base = np.where(change == 0, rng.integers(0, 2, items), change < 0).astype(np.float64)
-            other = base + change
-        columns = [ItemColumn(column, column.reshape(-1, 1)) for column in (base, other)]
+            columns = [ItemColumn(column, column.reshape(-1, 1)) for column in (base, base + change)]
         return decide(
             compare_items(SHARE, *columns, None, StatisticsConfig(bootstrap_iters=400)), margin, 0.05
         ).verdict
@@ -101,4 +154,4 @@ def test_a_gate_decides_as_often_as_the_planner_says(name: str) -> None:
     passed = sum(verdict(0.0) in ("pass", "worse") for _ in range(rounds)) / rounds
     assert 0.75 - noise <= passed <= 0.9 + noise
     failed = sum(verdict(loss) == "regression" for _ in range(rounds)) / rounds
-    assert 0.7 - noise <= failed <= 0.9 + noise
+    assert 0.7 - noise <= failed <= (1 if samples == 64 else 0.9 + noise)

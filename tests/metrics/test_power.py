@@ -191,6 +191,9 @@ FORESEEN: dict[str, tuple[int, int, float]] = {
     "four repeats": (100, 4, 0.7),
     "sixteen repeats": (100, 16, 0.8),
     "sixteen repeats, nearly all right": (300, 16, 0.96),
+    "thirty-two repeats of few items": (30, 32, 0.9),
+    "sixty-four repeats of few items": (30, 64, 0.7),
+    "sixty-four repeats": (100, 64, 0.7),
 }
 
 
@@ -213,7 +216,9 @@ def test_power_at_the_effect_that_one_run_foresees(name: str) -> None:
         repeated = np.full(n, float(repeats))
         parts = variance_components(means, repeated, stderr)
         sampling = None if parts is None else parts[1]
-        promised.append(foreseen_mde(n, stderr, 0.05, means=means, repeats=repeated, sampling=sampling))
+        promised.append(
+            foreseen_mde(n, stderr, 0.05, means=means, repeats=repeated, sampling=sampling, width=1.0)
+        )
     loss = float(np.nanmedian(promised))
     found = 0
     for _ in range(500):
