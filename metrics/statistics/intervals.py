@@ -274,9 +274,22 @@ def standard_error(influence: Floats, sizes: Floats | None = None) -> float:
     units = len(influence)
     if sizes is None:
         return math.sqrt(float(influence @ influence) / (units - 1) / units)
+    return math.sqrt(float((influence * influence / _left(sizes)).sum())) / units
+
+
+def _left(sizes: Floats) -> Floats:
+    """Of the square of each unit's residual, which part is left, if units are alike within."""
     weights = sizes / sizes.sum()
-    left = 1 - 2 * weights + float(weights @ weights)
-    return math.sqrt(float((influence * influence / left).sum())) / units
+    return np.asarray(1 - 2 * weights + float(weights @ weights))
+
+
+def left_of_units(sizes: Floats) -> float:
+    """Which part of an estimate's spread its residuals have together, if all units are alike.
+
+    >>> round(left_of_units(np.ones(4)) ** 2, 6)
+    0.75
+    """
+    return math.sqrt(float((sizes**2 * _left(sizes)).sum()) / float(sizes @ sizes))
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metrics.config import StatisticsConfig
-from metrics.statistics.intervals import normal_quantile, student_quantile
+from metrics.statistics.intervals import effective_units, left_of_units, normal_quantile, student_quantile
 from metrics.statistics.significance import sign_flip
 from metrics.types import Floats, Ints
 
@@ -148,10 +148,27 @@ def rate(games: Games, n: int, options: StatisticsConfig) -> Ratings:
         models.append(Rated(strength, 1 + better, n - worse, wins, ties, losses, said))
     if fitted is None or own is None:
         return Ratings(tuple(models), None, None, None)
-    units = len(np.unique(own.item))
-    warning = f"only {units} items: the intervals are a rough guide" if units < FEW_ITEMS else None
+    warning = _few(_games_of_items(own))
     position, length, drawn = fitted.effects()
     return Ratings(tuple(models), position, length, drawn, warning)
+
+
+def _games_of_items(games: Games) -> Floats:
+    """How many games each item has, or each cluster of them."""
+    return np.unique(games.item, return_counts=True)[1].astype(np.float64)
+
+
+def _few(sizes: Floats) -> str | None:
+    """A doubt where items, or clusters, are few, or a few have most of the games."""
+    if len(sizes) < FEW_ITEMS:
+        return f"only {len(sizes)} items: the intervals are a rough guide"
+    equal = effective_units(sizes)
+    if equal >= FEW_ITEMS - _TOLERANCE:
+        return None
+    return (
+        f"a few items, or clusters of them, have most of the games: they count as {equal:.1f} with equally "
+        f"many, and the intervals are a rough guide; {FEW_ITEMS} and more are safer"
+    )
 
 
 def _record(games: Games, model: int) -> tuple[int, int, int]:
@@ -429,7 +446,7 @@ class _Fitted:
     games: Games
     found: Floats
     draws: Floats
-    units: int
+    sizes: Floats
     level: float
 
     @classmethod
@@ -444,7 +461,12 @@ class _Fitted:
             for weights in _weights(len(items), draws, portion, options.seed)
         ]
         draws_of = np.vstack(drawn) if drawn else np.empty((0, design.width))
-        return cls(design, games, found, draws_of, len(items), options.ci_level)
+        return cls(design, games, found, draws_of, _games_of_items(games), options.ci_level)
+
+    @property
+    def degrees(self) -> float:
+        """Of freedom: one less than the items of equally many games that the items count as."""
+        return max(effective_units(self.sizes) - 1.0, 1.0)
 
     def estimated(self, place: int) -> Estimated:
         """A parameter with its error bar: Student's quantile of the draws' spread, if they have one."""
@@ -452,7 +474,7 @@ class _Fitted:
         if len(self.draws) < 2:
             return Estimated(value)
         stderr = self._spread(self.draws[:, place])
-        reach = student_quantile(self.level, self.units - 1) * stderr
+        reach = student_quantile(self.level, self.degrees) * stderr
         return Estimated(value, stderr, value - reach, value + reach)
 
     def spreads(self, place: int) -> bool:
@@ -460,12 +482,13 @@ class _Fitted:
         return len(self.draws) < 2 or not math.isnan(self._spread(self.draws[:, place]))
 
     def _spread(self, column: Floats) -> float:
-        """Of draws: weights that add up to the number of items vary by (n − 1)/n too little.
+        """Of draws, which have what the games of an item leave of its own part (CR2): of items with equally
+        many, (n − 1)/n.
 
         NaN where draws differ by no more than the fit errs: games that say the same on every item, or cancel
         out there, have the same strengths whatever the weights, and how sure these are nobody knows.
         """
-        spread = float(column.std(ddof=1) * math.sqrt(self.units / (self.units - 1)))
+        spread = float(column.std(ddof=1)) / left_of_units(self.sizes)
         return spread if spread > _TOLERANCE else math.nan
 
     def apart(self, place: int) -> tuple[int, int]:
@@ -479,7 +502,7 @@ class _Fitted:
         spread = np.array([self._spread(column) for column in drawn.T])
         largest = np.nan_to_num(np.abs(drawn - apart) / spread).max(axis=1)
         # Student's share of the normal quantile, as in the intervals.
-        few = student_quantile(self.level, self.units - 1) / normal_quantile(self.level)
+        few = student_quantile(self.level, self.degrees) / normal_quantile(self.level)
         reach = float(np.quantile(largest, self.level)) * few * spread
         return int((apart > reach).sum()), int((-apart > reach).sum())
 

@@ -204,6 +204,30 @@ def test_five_items_are_warned_about() -> None:
     assert found.models[0].strength.high > 0 > found.models[0].strength.low
 
 
+def uneven(rng: np.random.Generator, sizes: Sequence[int]) -> Games:
+    """Three models that are equal, each two of them ``sizes`` times a cluster, whose items favour some."""
+    rows = []
+    for cluster, size in enumerate(sizes):
+        own = rng.normal(0, 0.7, 3)
+        for first, second in ((0, 1), (1, 2), (2, 0)):
+            won = rng.random(size) < 1 / (1 + np.exp(own[second] - own[first]))
+            rows += [(first, second, float(one), cluster) for one in won]
+    return games_of(rows, placed=False)
+
+
+def test_a_cluster_with_most_of_the_games_leaves_strengths_uncertain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Intervals took 42 such clusters for as many equal ones, and covered .79."""
+    monkeypatch.setattr(metrics.statistics.ratings, "DRAWS", 60)
+    rng, hits = np.random.default_rng(3), []
+    for _ in range(60):
+        found = rate(uneven(rng, [41, *[1] * 41]), 3, OPTIONS)
+        assert found.warning is not None
+        assert "count as 3.9" in found.warning
+        hits += [one.strength.low <= 0 <= one.strength.high for one in found.models if one.strength]
+    assert np.mean(hits) > 0.93
+    assert rate(uneven(rng, [2] * 25), 3, OPTIONS).warning is None
+
+
 @pytest.mark.parametrize("place", ["first", "second"])
 def test_place_that_decides_everything_is_no_strength(place: str) -> None:
     won = float(place == "first")
