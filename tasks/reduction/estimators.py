@@ -132,7 +132,9 @@ def mean_of_samples(bounds: tuple[float, float]) -> SampleEstimator:
         samples = int(table[:, 1].sum())
         return estimate(plain, table[:, :1] / table[:, 1:], None, clusters, options, samples)
 
-    aggregation = Aggregation("mean of samples", k=2, compute=compute, bounds=bounds)
+    aggregation = Aggregation(
+        "mean of samples", k=2, compute=compute, bounds=bounds, weight=(1,), proportional=True
+    )
     shares = replace(aggregation, bounds=(0.0, 1.0))
     return SampleEstimator(reduce, aggregation, of_items)
 

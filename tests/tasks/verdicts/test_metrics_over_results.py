@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from metrics.config import StatisticsConfig
 from metrics.reductions.reduction import Repeats
 from metrics.statistics.estimate import estimate
-from tasks.reduction.estimators import quantile_of_samples, trials
+from tasks.reduction.estimators import mean_of_samples, quantile_of_samples, trials
 from tasks.reduction.verdict_metrics import (
     METRIC_ROWS,
     aggregate_metric,
@@ -127,6 +127,19 @@ def test_a_high_percentile_of_the_samples_of_few_items_has_no_upper_end() -> Non
     clustered = estimate(aggregation, None, scores, np.arange(12) // 2, OPTIONS)
     assert clustered.stderr_method == "woodruff, clustered"
     assert "only 6 clusters" in str(clustered.warning)
+
+
+@pytest.mark.parametrize(("items", "warns"), [(30, True), (150, False)])
+def test_few_items_with_most_of_the_samples_of_numbers_carry_a_warning(items: int, warns: bool) -> None:
+    """They cover .87 to .91: such a mean is a ratio, as that of weighted items is."""
+    counts = np.where(np.arange(items) % 2, 20, 1)
+    scores = np.random.default_rng(2).lognormal(size=counts.sum())
+    estimator = mean_of_samples((-math.inf, math.inf))
+    ones, none = np.ones(len(scores), dtype=bool), np.full(len(scores), -1)
+    reduced = estimator.reduce(Repeats(scores, ones, none, np.cumsum([0, *counts])))
+    made = estimate(estimator.aggregation, reduced.statistics, None, None, OPTIONS)
+    assert made.value == pytest.approx(scores.mean())
+    assert ("weigh as 16 equal ones" in str(made.warning)) == warns
 
 
 @pytest.mark.parametrize("metric", ["median", "percentile"])
