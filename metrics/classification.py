@@ -8,7 +8,7 @@ are there. Labels lead in the arrays of counts, so that 100,000 resamples are a 
 import math
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from metrics.types import IGNORED_TARGET, Bools, ChoiceBatch, Floats, Ints, Scor
 LabelStatistic = Callable[[Floats, Floats, Floats], Floats]
 """From the counts of right, gold and predicted labels (labels, ...) to a number (...)."""
 Pair = tuple[Hashable, Hashable]
+Decisive: TypeAlias = Literal["all", "gold"] | None
 _OTHER = "another label"
 AVERAGES = ("binary", "macro", "micro", "weighted")
 SKLEARN_F1 = "scikit-learn f1_score; lm-evaluation-harness"
@@ -80,7 +81,7 @@ def f1_aggregation(*, average: str = "binary", pos_label: Any = None) -> Aggrega
         f"f1_{average}",
         {"macro": macro_f1, "micro": micro_f1, "weighted": weighted_f1}[average],
         0.0,
-        every_label=average == "macro",
+        decisive="all" if average == "macro" else None,
     )
 
 
@@ -93,7 +94,7 @@ def f1_aggregation(*, average: str = "binary", pos_label: Any = None) -> Aggrega
 def matthews_corrcoef() -> Aggregation:
     """Matthews correlation from (gold, predicted) labels, of any number of labels; 0 where it is
     undefined."""
-    return _over_labels("matthews_corrcoef", matthews_correlation, -1.0, every_label=True)
+    return _over_labels("matthews_corrcoef", matthews_correlation, -1.0, decisive="gold")
 
 
 @aggregation_factory(
@@ -148,7 +149,7 @@ def _confusion_cells(values: Sequence[Any], pos_label: Any) -> Scores:
     return Scores(statistics=cells, values=None, score=score)
 
 
-def _over_labels(name: str, finish: LabelStatistic, lowest: float, every_label: bool) -> Aggregation:
+def _over_labels(name: str, finish: LabelStatistic, lowest: float, decisive: Decisive) -> Aggregation:
     def read(values: Sequence[Any]) -> Scores:
         pairs = list(_pairs(values, name))
         ignored = [gold == IGNORED_TARGET for gold, _ in pairs]
@@ -161,7 +162,7 @@ def _over_labels(name: str, finish: LabelStatistic, lowest: float, every_label: 
         name,
         kind="values",
         read=read,
-        tabulate=lambda values: pair_table(name, values, finish, lowest, every_label),
+        tabulate=lambda values: pair_table(name, values, finish, lowest, decisive),
         merge=_merged_pairs,
         rule=ConfusionRule(),
         bounds=(lowest, 1.0),
@@ -198,10 +199,10 @@ FEW_PAIRS = 64
 
 
 def pair_table(
-    name: str, values: Values, finish: LabelStatistic, lowest: float, every_label: bool = True
+    name: str, values: Values, finish: LabelStatistic, lowest: float, decisive: Decisive = "gold"
 ) -> tuple[Aggregation, Floats]:
-    """The items' weights as a table, and the aggregation of its rows; ``every_label`` where a rare label
-    decides as much as a common one.
+    """The items' weights as a table, and the aggregation of its rows; ``decisive`` are the labels of
+    which a rare one decides as much as a common one: those of the items, or ``all`` that occur.
 
     A value is a pair, or ``{"pairs": [[gold, predicted, weight], …]}`` for the repeats of an item. A row has
     the weights of the pairs that occur (n, P) or, where these are many, what they add to the right, the gold
@@ -228,6 +229,10 @@ def pair_table(
         gold = counts(total)[1]
         return float(gold[gold > 0].min(initial=math.inf))
 
+    def strangest(total: Floats) -> float:
+        _, gold, predicted = counts(total)
+        return float(predicted[(gold == 0) & (predicted > 0)].min(initial=math.inf))
+
     def compute(total: Total, n: Count) -> Floats:
         return finish(*counts(total))
 
@@ -236,7 +241,7 @@ def pair_table(
         k=steps.shape[1] if by_label else len(steps),
         compute=compute,
         point=_of_counted(compute),
-        rule=ConfusionRule(rarest if every_label else None),
+        rule=ConfusionRule(rarest if decisive else None, strangest if decisive == "all" else None),
         bounds=(lowest, 1.0),
         steps=steps if by_label else None,
     )

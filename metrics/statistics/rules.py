@@ -215,9 +215,11 @@ class BootstrapRule(Rule):
 @dataclass(frozen=True)
 class ConfusionRule(Rule):
     """Of a function of confusion cells, one-hot rows that are counted; ``rarest(total)`` is how many items
-    have the rarest of the labels that decide."""
+    have the rarest of the labels that decide, ``strangest(total)`` how many predictions are the rarest of the
+    labels that no item has."""
 
     rarest: Callable[[Floats], float] | None = None
+    strangest: Callable[[Floats], float] | None = None
     stderr = "bootstrap of the confusion cells"
     interval = "Wilson's at an effective size"
 
@@ -235,7 +237,11 @@ class ConfusionRule(Rule):
 
     def doubt(self, sampled: Sampled) -> str | None:
         """A doubt where a handful of items decides: fewer than ten that are not of the commonest kind, or
-        that have the rarest label."""
+        that have the rarest label, or predictions of one that no item has."""
+        strange = math.inf if self.strangest is None else self.strangest(sampled.total)
+        if strange < _FEW_EVENTS:
+            what = "1 prediction is a label" if strange == 1 else f"{strange:g} predictions are a label"
+            return f"{what} that no item has: it counts as a class of F1 0, and such answers decide the value"
         events, kind = sampled.n - float(sampled.total.max()), "are not of the commonest kind"
         if self.rarest is not None and self.rarest(sampled.total) < events:
             events, kind = self.rarest(sampled.total), "have the rarest label"

@@ -278,6 +278,17 @@ def test_few_items_of_a_label_carry_a_warning_however_many_were_given_it() -> No
         assert (made.warning is not None and "only 2 items have the rarest label" in made.warning) == warns
 
 
+@pytest.mark.parametrize(("strange", "warns"), [(0, False), (1, True), (9, True), (10, False)])
+def test_macro_f1_warns_of_a_label_that_is_predicted_and_no_item_has(strange: int, warns: bool) -> None:
+    """One such answer of 200 moves it from .90 to .60, and so rare ones are covered .31 to .86."""
+    pairs = [[0, 0]] * 90 + [[1, 1]] * 90 + [[0, "unsure"]] * strange + [[0, 1]] * (20 - strange)
+    made = estimate(build_aggregation("f1", {"average": "macro"}), None, pairs, None, DEFAULT)
+    assert (made.value < 0.65) == (strange > 0)
+    assert ("a label that no item has" in str(made.warning)) == warns
+    for name, average in (("matthews_corrcoef", {}), ("f1", {"average": "weighted"})):
+        assert estimate(build_aggregation(name, average), None, pairs, None, DEFAULT).warning is None
+
+
 def test_one_right_answer_has_an_interval_and_no_standard_error() -> None:
     made = of_numbers("mean", [1], bounds=(0.0, 1.0))
     assert math.isnan(made.stderr)
