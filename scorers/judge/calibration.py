@@ -193,7 +193,8 @@ def ppi_estimate(labelled: Labelled, grades: Floats, clusters: Ints | None, leve
     items *= weight**2
     variance = items + people
     enough = FEW_GRADES if math.isfinite(width) else FEW_OF_ANY_RANGE
-    few = f"only {m} verdicts of people: the error bar is a rough guide" if m < enough else None
+    little = f"only {m} verdicts of people: the error bar is a rough guide" if m < enough else None
+    few = "; ".join(filter(None, (little, few_clusters(groups)))) or None
     noise = people**2 / (m - 1) + items**2 / max(degrees, 1.0)
     known = variance**2 / noise if noise > 0 else m - 1.0
     if not math.isfinite(width):

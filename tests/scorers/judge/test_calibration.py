@@ -1,5 +1,7 @@
 """A judge's rate without its bias: the formula, its interval, and what the interval covers."""
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -197,6 +199,19 @@ def test_ppi_is_narrower_than_people_alone_with_a_good_judge_and_never_much_wide
     assert ppi_estimate(good, verdicts(judged, 2000), None, 0.95).stderr < 0.6 * alone
     useless, judged = ppi_data(rng, 2000, 100, 0.6, 0.5, 0.5)
     assert ppi_estimate(useless, verdicts(judged, 2000), None, 0.95).stderr < 1.1 * alone
+
+
+@pytest.mark.parametrize("bounds", [(0.0, 1.0), (-math.inf, math.inf)])
+def test_ppi_says_when_clusters_are_few_or_a_few_hold_most_of_the_items(bounds):
+    people, judged = np.tile([1.0, 0.0], 60), np.tile([1.0, 0.0, 1.0, 1.0], 50)
+    labelled = Labelled.of(people, people, bounds)
+    said = [
+        ppi_estimate(labelled, judged, clusters, 0.95).warning
+        for clusters in (None, np.arange(200) % 4, np.minimum(np.arange(200) // 5, 20), np.arange(200) // 5)
+    ]
+    assert (said[0], said[3]) == (None, None)
+    assert "only 4 clusters" in said[1]
+    assert "count as 3.8 equal ones" in said[2]
 
 
 def test_ppi_says_when_people_said_little():
