@@ -7,7 +7,6 @@ the folder ``media``. Parts of messages are in OpenAI's form.
 import base64
 import binascii
 import hashlib
-import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from typing import Any, Final
 from metrics.errors import ConfigError
 from tasks.messages.chat import Message
 from tasks.store.errors import FileMissing, StoreError
-from tasks.store.home import named_path
+from tasks.store.home import named_path, number_set
 from tasks.store.storage import MEDIA, Store
 from tasks.usercode.load import check_named, is_below
 
@@ -63,6 +62,7 @@ class MediaReader:
     """
 
     def __init__(self, folders: Sequence[Path] = (), owner: Path | None = None) -> None:
+        _largest()  # what is wrong with it is no item's fault
         self._folders = tuple(folders)
         self._owner = owner
         self._read: dict[str, Media] = {}
@@ -159,12 +159,17 @@ def _checked_file(path: Path, _mtime_ns: int, size: int) -> str:
 def _check_size(size: int, name: str) -> None:
     if not size:
         raise MediaError(f"{name} is empty")
-    limit = float(os.environ.get("NIGHTJAR_MAX_MEDIA_MB") or LARGEST_MB)
+    limit = _largest()
     if size > limit * 1_000_000:
         raise MediaError(
             f"{name} is too large: {size / 1_000_000:.1f} MB, and at most {limit:g} MB are sent; make it "
             "smaller, or raise NIGHTJAR_MAX_MEDIA_MB"
         )
+
+
+def _largest() -> float:
+    """Megabytes of an image or a sound, at most."""
+    return number_set("NIGHTJAR_MAX_MEDIA_MB", LARGEST_MB)
 
 
 def checked_image(content: bytes, name: str) -> str:

@@ -6,7 +6,6 @@ four times the CPU of a request here.
 """
 
 import asyncio
-import os
 import time
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -38,6 +37,7 @@ from tasks.models.wire import (
     kept_headers,
     unreadable,
 )
+from tasks.store.home import number_set
 
 HEADERS = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
 CONNECT_SECONDS = 15.0
@@ -157,7 +157,7 @@ class HttpTransport:
                 allow_redirects=False,
                 proxy=self._proxy,
             ) as response:
-                content = await body_within_limit(response.content.iter_any())
+                content = await body_within_limit(response.content.iter_any(), self._largest)
                 if not 200 <= response.status < 300:
                     raise self._failure(response, content)
                 return (json_object(content) if content.strip() else {}), response.headers
@@ -174,7 +174,9 @@ class HttpTransport:
                 self._place(path), timeout=_timeouts(timeout), allow_redirects=False, proxy=self._proxy
             ) as response:
                 if response.status != 200:
-                    raise self._failure(response, await body_within_limit(response.content.iter_any()))
+                    raise self._failure(
+                        response, await body_within_limit(response.content.iter_any(), self._largest)
+                    )
                 rest, left_out = b"", False
                 async for piece in response.content.iter_any():
                     *whole, rest = (rest + piece).split(b"\n")
@@ -217,7 +219,7 @@ class HttpTransport:
         if told is not None and told <= self._largest and not packed:
             content = await response.read()
         else:
-            content = await body_within_limit(response.content.iter_any())
+            content = await body_within_limit(response.content.iter_any(), self._largest)
         if response.status != 200:
             raise self._failure(response, content)
         if self._wire.events is EventLines and holds_events(content):
@@ -235,7 +237,7 @@ class HttpTransport:
                 break
         whole = _pieces_of(begin, pieces)
         if self._wire.events is EventLines and holds_object(begin):
-            return self.redaction.read(self._wire.body, await body_within_limit(whole))
+            return self.redaction.read(self._wire.body, await body_within_limit(whole, self._largest))
         return await self._of_events(whole)
 
     async def _of_events(self, pieces: AsyncIterator[bytes]) -> Mapping[str, Any]:
@@ -266,10 +268,10 @@ def _read_or_why_not(read: Callable[[bytes], T], line: bytes) -> T | MalformedBo
         return error
 
 
-async def body_within_limit(pieces: AsyncIterator[bytes]) -> bytes:
-    """The body that comes in these decoded pieces; raises MalformedBody where it is larger than any answer: a
+async def body_within_limit(pieces: AsyncIterator[bytes], limit: int) -> bytes:
+    """The body that comes in these decoded pieces; raises MalformedBody where it is larger than ``limit``: a
     few compressed kilobytes can stand for gigabytes."""
-    parts, size, limit = [], 0, largest_body()
+    parts, size = [], 0
     async for part in pieces:
         size += len(part)
         if size > limit:
@@ -280,7 +282,7 @@ async def body_within_limit(pieces: AsyncIterator[bytes]) -> bytes:
 
 def largest_body() -> int:
     """Bytes of an answer's body, decoded, at most: ``NIGHTJAR_MAX_BODY_MB``, else 64 MB."""
-    return int(float(os.environ.get("NIGHTJAR_MAX_BODY_MB") or LARGEST_BODY_MB) * 1_000_000)
+    return int(number_set("NIGHTJAR_MAX_BODY_MB", LARGEST_BODY_MB) * 1_000_000)
 
 
 def _too_large(limit: int) -> MalformedBody:

@@ -17,7 +17,7 @@ from typing import Any, TextIO
 
 import orjson
 
-from metrics.errors import NightjarError
+from metrics.errors import ConfigError, NightjarError
 
 PROJECT = Path(__file__).resolve().parents[2]
 _folder = Path()
@@ -66,6 +66,18 @@ def named_path(folder: str | Path, name: str) -> Path:
 def default_store() -> str:
     """URI of the store where none is named: ``NIGHTJAR_STORE``, else the project's own."""
     return os.environ.get("NIGHTJAR_STORE") or str(home() / "store")
+
+
+def number_set(variable: str, usual: float) -> float:
+    """The number above 0 that a variable of the environment says, else the usual one; raises ConfigError."""
+    text = os.environ.get(variable) or str(usual)
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 < number < math.inf:
+        raise ConfigError(f"{variable}: expected a number above 0, got '{text}'; correct it, or unset it")
+    return number
 
 
 def private_folder(path: Path) -> Path:

@@ -7,11 +7,13 @@ import json
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import orjson
 import pytest
 
+from metrics.errors import ConfigError
 from tasks.models.config import ModelConfig
 from tasks.models.connection import probe
 from tasks.models.errors import (
@@ -145,6 +147,20 @@ def test_a_body_that_says_its_length_may_be_as_long_as_the_limit(
         return
     with pytest.raises(MalformedBody, match="larger than 1 MB"):
         send(base_url, client)
+
+
+@pytest.mark.parametrize("text", ["64MB", "nan", "inf", "0", "-1"])
+def test_a_limit_of_bodies_that_is_no_number_is_refused_by_its_name(
+    endpoint: Any, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NIGHTJAR_MAX_BODY_MB", text)
+    base_url, _ = endpoint(lambda handler: reply(handler, json.dumps({"data": []}).encode()))
+    said = rf"^NIGHTJAR_MAX_BODY_MB: expected a number above 0, got '{text}'"
+    for ask in (partial(send, base_url, "http"), partial(send, base_url, "openai")):
+        with pytest.raises(ConfigError, match=said):
+            ask()
+    with pytest.raises(ConfigError, match=said):
+        probe(ModelConfig(name="m", config=EndpointConfig(base_url=base_url)))
 
 
 def test_a_list_of_models_has_the_limit_too(endpoint: Any) -> None:

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from PIL import Image
 
+from metrics.errors import ConfigError
 from tasks.history.prune import plan_pruning, prune
 from tasks.messages.media import MediaError, MediaReader, keep_media, kept_media, sent_messages, thumbnail
 from tasks.models.config import SampleParams
@@ -132,3 +133,14 @@ def test_pruning_keeps_the_media_that_kept_runs_name(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "store" / "media").iterdir()] == [
         named["image_url"]["url"].partition(":")[2]
     ]
+
+
+@pytest.mark.parametrize("text", ["20MB", "nan", "inf", "0"])
+def test_a_limit_of_media_that_is_no_number_is_refused_before_an_item_is_read(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NIGHTJAR_MAX_MEDIA_MB", text)
+    with pytest.raises(
+        ConfigError, match=rf"^NIGHTJAR_MAX_MEDIA_MB: expected a number above 0, got '{text}'"
+    ):
+        MediaReader()

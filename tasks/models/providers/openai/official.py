@@ -13,7 +13,7 @@ from typing import Any
 import aiohttp
 
 from tasks.models.errors import ConnectionFault, Redaction, RequestError, RequestTimeout
-from tasks.models.http import body_within_limit
+from tasks.models.http import body_within_limit, largest_body
 from tasks.models.limits.allowances import allowances
 from tasks.models.records import Call, Reply
 from tasks.models.wire import (
@@ -39,6 +39,7 @@ class OfficialTransport:
 
         self._openai = openai
         self._redaction = Redaction(key)
+        self._largest = largest_body()
         self._client = openai.AsyncOpenAI(
             base_url=base_url,
             api_key=key or NO_KEY,
@@ -86,13 +87,13 @@ class OfficialTransport:
             model=model, **required, extra_body=rest, timeout=timeout
         )
         async with asked as response:
-            return await body_within_limit(response.iter_bytes()), response.headers
+            return await body_within_limit(response.iter_bytes(), self._largest), response.headers
 
     async def _refuse_status(self, response: Any) -> None:
         """Raises what a status other than 200 stands for, before the client reads its body."""
         if response.status_code != 200:
             pieces: AsyncIterator[bytes] = response.aiter_bytes()
-            content = self._redaction.hide(await body_within_limit(pieces))
+            content = self._redaction.hide(await body_within_limit(pieces, self._largest))
             raise status_error(response.status_code, content, response.headers)
 
 
