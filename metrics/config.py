@@ -72,7 +72,7 @@ class Gathering(Strict):
             return data
         own = {key: value for key, value in data.items() if key in cls.model_fields}
         beside = {key: value for key, value in data.items() if key not in own}
-        given = own.get(cls.GATHERED) or {}
+        given = {} if own.get(cls.GATHERED) is None else own[cls.GATHERED]
         # What is no mapping stays as it is, to be refused at its place.
         return {**own, cls.GATHERED: {**given, **beside} if isinstance(given, Mapping) else given}
 

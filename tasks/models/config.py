@@ -278,7 +278,8 @@ class ModelConfig(Strict):
             return {"name": value, "config": {}}
         if not isinstance(value, Mapping):
             return value
-        kind, config = value.get("type", DEFAULT), value.get("config") or {}
+        kind, config = value.get("type", DEFAULT), value.get("config")
+        config = {} if config is None else config
         if isinstance(config, Mapping) and "batch" in config and _has_no_batches(kind):
             raise ValueError(no_batches(kind))
         return {**value, "config": config}

@@ -107,7 +107,7 @@ class EvaluationMetricConfig(_Named):
 def _complete(value: Any, known: dict[str, Any]) -> Any:
     """A bare name, or an entry that is only a name, means the built-in of that name."""
     entry = {"name": value} if isinstance(value, str) else value
-    if not isinstance(entry, dict) or entry.get("type") or entry.get("function"):
+    if not isinstance(entry, dict) or not (entry.get("type") is None is entry.get("function")):
         return entry
     name = entry.get("name")
     return {**entry, "type": name} if isinstance(name, str) and name in known else entry

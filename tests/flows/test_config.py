@@ -318,6 +318,12 @@ def test_a_copy_with_plain_values_is_read_as_a_file_is_and_a_sound_one_stays_as_
     [
         ({"metric_list": [{"metric": "bleu", "kwargs": "x", "k": 1}]}, "metric_list.0.kwargs"),
         ({"filter_list": [{"name": "a", "filter": [{"function": "f", "kwargs": "x"}]}]}, "filter.0.kwargs"),
+        ({"metrics": [{"name": "mean", "type": ""}]}, "metrics.0.type"),
+        ({"evaluation_methods": [{"name": "exact_match", "type": []}]}, "evaluation_methods.0.type"),
+        (
+            {"scorer": {"type": "llm_judge", "judges": [{"name": "a", "entry": ""}]}},
+            "scorer.llm_judge.judges.0.entry",
+        ),
         ({"scorer": {"type": "u.py:S", "kwargs": "x"}}, "scorer.user.kwargs"),
         (
             {"scorer": {"type": "llm_judge", "judges": [{"name": "a", "entry": "x"}]}},
