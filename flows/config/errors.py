@@ -194,7 +194,7 @@ def located_message(source: YamlSource, problem: Problem) -> str:
 def schema_problems(error: ValidationError, model: type[BaseModel], data: Any) -> list[Problem]:
     """What ``model`` refused in ``data``; alternatives of one place are one problem."""
     found: dict[Location, list[Mapping[str, Any]]] = {}
-    for entry in error.errors(include_url=False):
+    for entry in map(_entry_of, error.errors(include_url=False)):
         own = getattr(entry.get("ctx", {}).get("error"), "location", ())
         found.setdefault((*_place(entry, data), *own), []).append(entry)
     problems = [
@@ -203,6 +203,14 @@ def schema_problems(error: ValidationError, model: type[BaseModel], data: Any) -
         if not _follows_from_another(location, entries, found)
     ]
     return _each_list_once(problems)
+
+
+def _entry_of(entry: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The library's entry; that a list has no such place is one about the list."""
+    place = entry["loc"][-1] if entry["loc"] else None
+    if entry["type"] != "missing" or not isinstance(place, int):
+        return entry
+    return {**entry, "type": "length", "loc": entry["loc"][:-1], "ctx": {"length": place + 1}}
 
 
 def _each_list_once(problems: Iterable[Problem]) -> list[Problem]:
@@ -289,11 +297,20 @@ def _message(location: Location, entries: list[Mapping[str, Any]], model: type[B
         known = [tag.strip("'") for tag in context["expected_tags"].split(", ")]
         tag = context["tag"]
         return f"expected type to be one of {', '.join(known)}, got '{tag}'{nearest(tag, known)}"
+    if "union_tag_not_found" in kinds:
+        tag = entries[0]["ctx"]["discriminator"].strip("'")
+        fields = [
+            owner.model_fields[tag] for owner in models_at(model, location) if tag in owner.model_fields
+        ]
+        known = list(dict.fromkeys(str(name) for info in fields for name in get_args(info.annotation)))
+        return f"'{tag}' is missing: expected one of {', '.join(known)}"
     own = [entry for entry in entries if entry["type"] in ("value_error", "assertion_error")]
     if own:
         error = own[0]["ctx"]["error"]
         return str(getattr(error, "message", error))
     value = value_at(data, location)
+    longest = max((entry["ctx"]["length"] for entry in entries if entry["type"] == "length"), default=0)
+    entries = [entry for entry in entries if entry["type"] != "length" or entry["ctx"]["length"] == longest]
     expected = " or ".join(dict.fromkeys(_expectation(entry) for entry in entries))
     literals = [name for entry in entries if entry["type"] == "literal_error" for name in _literals(entry)]
     hint = nearest(value, literals) if isinstance(value, str) else ""
@@ -314,6 +331,12 @@ def _expectation(entry: Mapping[str, Any]) -> str:
         return f"one of {', '.join(_literals(entry))}"
     if entry["type"] == "too_short":
         return f"at least {entry['ctx']['min_length']} entries"
+    if entry["type"] == "too_long":
+        return f"a list of at most {entry['ctx']['max_length']} entries"
+    if entry["type"] == "length":
+        return f"a list of {entry['ctx']['length']} entries"
+    if entry["type"] == "string_too_long":
+        return f"text of {entry['ctx']['max_length']} characters at most"
     message: str = entry["msg"]
     return _EXPECTED.get(entry["type"]) or message.removeprefix("Input should be ").removeprefix(
         "Value error, "

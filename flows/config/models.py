@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
+from flows.config.errors import schema_problems
 from flows.config.schema import EvalConfig
 from metrics.errors import ConfigError
 from scorers.config import ArenaConfig, RewardModelConfig, ScorerConfig
@@ -162,9 +163,8 @@ def _checked(endpoint: dict[str, Any]) -> dict[str, Any]:
     try:
         EndpointConfig.model_validate(endpoint)
     except ValidationError as error:
-        problem = error.errors()[0]
-        flag = str(problem["loc"][0]).replace("_", "-")
-        raise ConfigError(f"--{flag}: {problem['msg'].removeprefix('Value error, ')}") from error
+        (key, *_), said = schema_problems(error, EndpointConfig, endpoint)[0]
+        raise ConfigError(f"--{str(key).replace('_', '-')}: {said}") from error
     return endpoint
 
 

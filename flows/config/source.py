@@ -33,6 +33,8 @@ _NUMBERS = frozenset({_TAG + "int", _TAG + "float"})
 _SCALARS = frozenset(_TAG + name for name in ("null", "bool", "int", "float", "str"))
 _OF_YAML_1_1 = re.compile(r"[-+]?(?:0[0-9_]+|[0-9][0-9_]*(?::[0-5]?[0-9])+(?:\.[0-9_]*)?)")
 """Numbers of YAML 1.1 alone, octal and of base 60: ``010`` would be 8, and ``12:30`` would be 750."""
+_CONTROL = re.compile(r"[^\t\n\r\x20-\x7e\x85\xa0-\ufffd\U00010000-\U0010ffff]")
+"""What no YAML file may hold."""
 _PART = re.compile(r'"([^"]*)"|([^."]+)')
 _NAMED_BY_TEXT: Final = {
     "models": "name",
@@ -78,6 +80,8 @@ def read_yaml(path: Path) -> YamlSource:
         raise ConfigError(f"{path.name} is not UTF-8 (byte {error.start + 1}); save it as UTF-8") from error
     except OSError as error:
         raise ConfigError(f"config '{path}' can't be read: {error.strerror}") from error
+    except ValueError as error:  # a NUL
+        raise ConfigError(f"config {str(path)!r} is no path: {error}") from error
     return parse_yaml(text, path.name, path.parent)
 
 
@@ -107,6 +111,12 @@ def _read(text: str, name: str, base_dir: Path) -> tuple[Any, "_Reader"]:
         mark = error.problem_mark or error.context_mark
         line = f":{mark.line + 1}" if mark is not None and not name.startswith(OVERRIDE) else ""
         raise ConfigError(f"{name}{line}: not valid YAML: {_problem(error)}") from error
+    except yaml.reader.ReaderError as error:
+        line = "" if name.startswith(OVERRIDE) else f":{_CONTROL.split(text, 1)[0].count(chr(10)) + 1}"
+        code = ord(error.character) if isinstance(error.character, str) else error.character
+        raise ConfigError(
+            f"{name}{line}: holds a control character (#x{code:02x}); save it as UTF-8 text"
+        ) from error
     except yaml.YAMLError as error:
         raise ConfigError(f"{name}: not valid YAML: {error}") from error
     finally:
@@ -267,8 +277,9 @@ class _Reader:
             )
         try:
             value = self._loader.construct_object(node)
-        except (ValueError, yaml.YAMLError) as error:
-            raise ConfigError(f"{self._where(node)}: '{node.value}' can't be read: {error}") from error
+        except (ValueError, LookupError, yaml.YAMLError) as error:  # PyYAML looks up what a tag promises
+            said = f"it is no {node.tag.removeprefix(_TAG)}" if isinstance(error, LookupError) else error
+            raise ConfigError(f"{self._where(node)}: '{node.value}' can't be read: {said}") from error
         if isinstance(value, float) and not math.isfinite(value):
             raise ConfigError(
                 f"{self._where(node)}: {node.value} is no number that JSON has; give a finite one"

@@ -269,3 +269,55 @@ def test_a_price_of_a_model_that_is_left_out_for_another_is_no_mistake(folder: P
     assert load_config(folder / "bench.yaml", ["models=[qwen2]"]).models[0].name == "qwen2"
     with pytest.raises(ConfigError, match="'qwen3' is no model that is asked; did you mean 'qwen2'"):
         load_config(folder / "bench.yaml", ["models=[qwen2]", "limits.max_cost=1", "prices={qwen3: {}}"])
+
+
+@pytest.mark.parametrize("value", ["!!bool maybe", '!!int ""', '!!float ""', "!!int abc"])
+def test_a_value_that_is_not_what_its_tag_says_is_refused_with_its_line(folder: Path, value: str) -> None:
+    assert refused(folder, f"{VALID}canaries: {value}\n").startswith("bench.yaml:13: '")
+    (folder / "bench.yaml").write_text(VALID)
+    with pytest.raises(ConfigError, match=r"^--set canaries: '.*' can't be read"):
+        load_config(folder / "bench.yaml", [f"canaries={value}"])
+
+
+@pytest.mark.parametrize(("content", "line"), [(VALID.encode("utf-16-le"), 1), (b"name: a\nx: \x07\n", 2)])
+def test_a_control_character_is_refused_with_its_line(folder: Path, content: bytes, line: int) -> None:
+    (folder / "bench.yaml").write_bytes(content)
+    with pytest.raises(ConfigError) as error:
+        load_config(folder / "bench.yaml")
+    assert str(error.value).startswith(f"bench.yaml:{line}: holds a control character (#x")
+    assert str(error.value).endswith("; save it as UTF-8 text")
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (
+            'scorer: {type: llm_judge, judges: [qwen], prompt: "{{response}}", parse: {choices: {GOOD: 1}}}',
+            "scorer.parse: 'type' is missing: expected one of choice, number, json, regex",
+        ),
+        ("cluster: [a, b, c]", "cluster: expected text or a list of at most 2 entries, got a list of 3"),
+        ("cluster: [a]", "cluster: expected text or a list of 2 entries, got a list of 1"),
+        ("cluster: []", "cluster: expected text or a list of 2 entries, got a list of 0"),
+        ("process_results: 1", "process_results: expected text, got 1"),
+    ],
+)
+def test_no_sentence_of_the_library_is_in_a_refusal(folder: Path, lines: str, said: str) -> None:
+    assert refused(folder, f"{VALID}{lines}\n").splitlines() == [f"bench.yaml:13: {said}"]
+
+
+@pytest.mark.parametrize("empty", ['""', "[]", "0", "no"])
+@pytest.mark.parametrize(
+    ("old", "new", "place"),
+    [
+        ("- name: qwen", "- {name: qwen, config: EMPTY}", "models.0.config"),
+        ("- metric: exact_match", "- {metric: exact_match, kwargs: EMPTY}", "metric_list.0.kwargs"),
+        ("- function: take_first", "- {function: take_first, kwargs: EMPTY}", "filter.0.kwargs"),
+    ],
+)
+def test_what_is_empty_but_no_mapping_counts_for_none(
+    folder: Path, old: str, new: str, place: str, empty: str
+) -> None:
+    said = refused(folder, VALID.replace(old, new.replace("EMPTY", empty)))
+    assert f"{place}: expected a mapping, got" in said
+    (folder / "bench.yaml").write_text(VALID.replace(old, new.replace("EMPTY", "null")))
+    load_config(folder / "bench.yaml")

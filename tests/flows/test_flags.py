@@ -112,7 +112,7 @@ def test_a_config_without_models_takes_those_of_the_flags(bench: Path) -> None:
             {"names": ["x"], "base_url": "localhost:1"},
             r"^--base-url: expected an http:// or https:// address",
         ),
-        ({"names": ["x"], "api": "responses"}, r"^--api: Input should be 'chat' or 'completions'"),
+        ({"names": ["x"], "api": "responses"}, r"^--api: expected one of chat, completions, got 'responses'"),
         ({"names": ["demo"], "api": "chat"}, r"^--model demo: the config has it as demo"),
         (
             {"names": ["anthropic/claude-sonnet-4-5"]},
