@@ -110,25 +110,30 @@ def _revalidated_in(value: Any, at: Location) -> Any:
 
 
 def misread(checked: BaseModel, data: Any) -> Iterator[Problem]:
-    """Booleans of ``data`` that the model took for numbers, as pydantic does: ``no`` in YAML is one."""
-    for location, value in _numbers_of_booleans(checked, data, ()):
+    """Booleans of ``data`` that the model took for numbers, as pydantic does: ``no`` in YAML is one; and
+    numbers and texts that it took for booleans."""
+    for location, value in _taken_for_another(checked, data, ()):
+        if isinstance(value, bool):
+            found = quoted(value_at(data, location))
+            yield Problem(location, f"expected {_EXPECTED['bool_type']}, got {found}")
+            continue
         options = _annotations(type(checked), location)
         number = "a number" if isinstance(value, float) else "an integer"
         expected = _EXPECTED["string_type"] if str in options else number
         yield Problem(location, _instead_of_boolean(expected, value_at(data, location)))
 
 
-def _numbers_of_booleans(checked: Any, data: Any, at: Location) -> Iterator[tuple[Location, Any]]:
-    if isinstance(data, bool):
-        if isinstance(checked, int | float) and not isinstance(checked, bool):
+def _taken_for_another(checked: Any, data: Any, at: Location) -> Iterator[tuple[Location, Any]]:
+    if isinstance(data, bool) or isinstance(checked, bool):
+        if type(checked) is not type(data) and isinstance(checked, int | float) and data is not None:
             yield at, checked
     elif isinstance(data, Mapping):
         for key, value in data.items():
             inner = getattr(checked, key, None) if isinstance(checked, BaseModel) else _step(checked, key)
-            yield from _numbers_of_booleans(inner, value, (*at, key))
+            yield from _taken_for_another(inner, value, (*at, key))
     elif isinstance(data, list | tuple) and isinstance(checked, list | tuple) and len(data) == len(checked):
         for index, (inner, value) in enumerate(zip(checked, data, strict=True)):
-            yield from _numbers_of_booleans(inner, value, (*at, index))
+            yield from _taken_for_another(inner, value, (*at, index))
 
 
 def _instead_of_boolean(expected: str, value: Any) -> str:

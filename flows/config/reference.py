@@ -325,6 +325,10 @@ def as_markdown() -> str:
         "[config.schema.json](config.schema.json),",
         "which `python -m flows.catalog config --schema` prints).",
         "",
+        "A number may also be a text that holds one, as `1e-5` is to YAML (`1.0e-5` is a number); the schema "
+        "refuses it in quotes.",
+        "What is true or false is `true` or `false`, no number and no text.",
+        "",
         "`benchmark: {lm_eval: NAME}` takes the place of dataset and prompts: "
         "[lm-evaluation-harness.md](lm-evaluation-harness.md).",
     ]

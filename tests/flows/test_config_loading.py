@@ -321,3 +321,10 @@ def test_what_is_empty_but_no_mapping_counts_for_none(
     assert f"{place}: expected a mapping, got" in said
     (folder / "bench.yaml").write_text(VALID.replace(old, new.replace("EMPTY", "null")))
     load_config(folder / "bench.yaml")
+
+
+@pytest.mark.parametrize(
+    "line", ["keep_trailing_space: 0", "sample_params: {logprobs: 1}", 'mutual_information: "yes"']
+)
+def test_a_number_or_a_text_is_no_boolean(folder: Path, line: str) -> None:
+    assert "expected true or false, got" in refused(folder, f"{VALID}{line}\n")
