@@ -21,6 +21,7 @@ whose spread at best is known without an answer; of others only whether a test c
 
 import json
 import os
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -32,12 +33,12 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, ValidationError, field_validator
 
 from flows.compare.runs import load_gate
-from flows.config.errors import schema_problems, validated
+from flows.config.errors import Problem, problem_of, refusal, schema_problems, validated
 from flows.config.files import kept_outputs
 from flows.config.load import load_configs
 from flows.config.models import with_checkpoints
 from flows.config.schema import Against, EvalConfig, RunOptions
-from flows.config.source import read_yaml
+from flows.config.source import OVERRIDE, read_yaml
 from flows.eval.start import is_new_checkpoint, run_id_of
 from flows.plan.build import make_plan
 from flows.plan.fields import benchmark_fields
@@ -146,13 +147,22 @@ def load_suite(path: str | Path) -> SuiteConfig:
         )
     home = file.resolve().parent
     data = {"base_dir": str(home)} | source.data
+    if "\0" in str(data["base_dir"]):
+        raise refusal(source, [Problem(("base_dir",), "holds a NUL, which no path has")])
     if Path(str(data["base_dir"])).resolve() != home:
         check_trusted(home, f"{file.name}, which is about {data['base_dir']},")
     if isinstance(data.get("gate"), str):
         gate = named_path(str(data["base_dir"]), data["gate"])
-        check_named(gate, home, data["gate"])
+        if unread := list(problem_of(("gate",), lambda: _read_named(gate, home, data["gate"]))):
+            raise refusal(source, unread)
         data["gate"] = load_gate(gate)
     return validated(SuiteConfig, source, data)
+
+
+def _read_named(file: Path, home: Path, name: str) -> None:
+    """Raises ConfigError for a file that the suite's folder may not name, and for one that can't be read."""
+    check_named(file, home, name)
+    read_yaml(file)
 
 
 class SuiteOptions(Strict):
@@ -384,7 +394,9 @@ def _planned(
             raise ConfigError(f"benchmark '{benchmark.config}' is not there: {file}")
         configs = load_configs(file, overrides, suite=night.suite.base_dir)
     except NightjarError as error:
-        yield PlannedEvaluation(file.stem, own, refusal=str(error))
+        place = f"suite '{night.suite.name}', benchmark '{benchmark.config}': set "
+        told = re.sub(rf"(?m)^{OVERRIDE} ", lambda _: place, str(error))
+        yield PlannedEvaluation(file.stem, own, refusal=told)
         return
     for config in configs:
         try:

@@ -138,6 +138,29 @@ def test_a_suite_file_that_can_not_be_used_is_refused(write: Any, keys: dict[str
         load_suite(write(**keys))
 
 
+@pytest.mark.parametrize(
+    ("keys", "place"),
+    [
+        ({"gate": "nowhere.yaml"}, "gate"),
+        ({"gate": "\0"}, "gate"),
+        ({"gate": ""}, "gate"),
+        ({"base_dir": "\0"}, "base_dir"),
+    ],
+)
+def test_what_is_wrong_in_a_suite_is_told_with_its_file_and_key(
+    write: Any, keys: dict[str, Any], place: str
+) -> None:
+    with pytest.raises(ConfigError, match=rf"^suite\.yaml:1: {place}: "):
+        load_suite(write(**keys))
+
+
+def test_a_key_that_a_suite_sets_is_told_by_the_benchmark_that_it_is_set_of(write: Any) -> None:
+    suite = load_suite(write(benchmarks=[{"config": "sums.yaml", "set": {"nope.x": 1}}]))
+    (refused,) = plan_night(suite, SuiteOptions(), "x").evaluations
+    assert str(refused.refusal).startswith("suite 'night', benchmark 'sums.yaml': set nope.x: ")
+    assert "--set" not in str(refused.refusal)
+
+
 def test_a_suite_and_a_benchmark_are_told_apart(write: Any, tmp_path: Path) -> None:
     path = write(baseline="last", retries=1)
     said = f"suite.yaml: holds a suite, not one benchmark; run it: python -m flows.suite {path}"
