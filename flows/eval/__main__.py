@@ -167,6 +167,11 @@ def evaluate_command(
         raise ConfigError("--shuffle needs --limit: add it, or choose by --samples random:NUMBER")
     for warning in chosen.warnings:
         warn(warning)
+    if task_runner != "threads":
+        from flows.eval.runners import refuse_memory, task_runner_named
+
+        task_runner_named(task_runner)
+        refuse_memory(task_runner, store or default_store())
     if against is not None or gate is not None:
         options = _held_against(chosen, options, against, gate)
     if dry_run or show_prompts is not None:
@@ -180,10 +185,6 @@ def evaluate_command(
         _print(_one_or_many(plans), as_json)
         stopped = any(plan["refused"] or (plan["failures"] and not force) for plan in plans)
         raise typer.Exit(REFUSED if stopped else 0)
-    if task_runner != "threads":
-        from flows.eval.runners import refuse_memory
-
-        refuse_memory(task_runner, store or default_store())
     from flows.eval.ahead import read_beside
 
     own_options = list(_own_options(chosen, options, phase))

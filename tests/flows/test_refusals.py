@@ -164,6 +164,12 @@ def test_a_store_in_memory_that_other_processes_would_not_see(refuse: Refuse, ru
     assert "other processes don't see the store memory://x" in said
 
 
+@pytest.mark.parametrize("arguments", [(), ("--dry-run",), ("--show-prompts", "1")])
+def test_a_runner_that_is_not_known(refuse: Refuse, arguments: tuple[str, ...]) -> None:
+    said = refuse(GOOD, "--task-runner", "foo", *arguments)
+    assert "--task-runner foo: expected threads, processes, dask" in said
+
+
 @pytest.mark.parametrize("arguments", [(), ("--dry-run",)])
 def test_a_password_in_the_store_s_uri(refuse: Refuse, arguments: tuple[str, ...]) -> None:
     error = refuse(GOOD, "--store", "sftp://me:hunter2@127.0.0.1/x", *arguments)
