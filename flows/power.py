@@ -25,7 +25,7 @@ from flows.plan.build import scoring_config
 from flows.plan.fields import benchmark_fields
 from metrics.aggregation import build_aggregation
 from metrics.config import StatisticsConfig
-from metrics.errors import NightjarError
+from metrics.errors import ConfigError, NightjarError
 from metrics.statistics.clusters import FEW_NUMBERS, numbered
 from metrics.statistics.comparison import range_of
 from metrics.statistics.formulas import Sampled, influences
@@ -459,6 +459,8 @@ def power_command(
     """
     from flows.config.load import load_configs
 
+    if not math.isfinite(margin):
+        raise ConfigError(f"--margin {margin}: expected a finite number")
     place = Store(store or default_store())
     place.check_readable()
     documents = []

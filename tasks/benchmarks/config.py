@@ -304,6 +304,13 @@ class BenchmarkFields(Strict):
     def _name_can_be_shown(cls, value: str) -> str:
         return check_name(value)
 
+    @field_validator("cluster")
+    @classmethod
+    def _kinds_differ(cls, value: str | tuple[str, str] | None) -> str | tuple[str, str] | None:
+        if isinstance(value, tuple) and value[0] == value[1]:
+            raise ValueError(f"names '{value[0]}' twice; give one field, or two that cross")
+        return value
+
     @model_validator(mode="before")
     @classmethod
     def _fewshot_number(cls, value: Any) -> Any:

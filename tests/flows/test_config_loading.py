@@ -299,6 +299,7 @@ def test_a_control_character_is_refused_with_its_line(folder: Path, content: byt
         ("cluster: [a]", "cluster: expected text or a list of 2 entries, got a list of 1"),
         ("cluster: []", "cluster: expected text or a list of 2 entries, got a list of 0"),
         ("process_results: 1", "process_results: expected text, got 1"),
+        ("cluster: [topic, topic]", "cluster: names 'topic' twice; give one field, or two that cross"),
     ],
 )
 def test_no_sentence_of_the_library_is_in_a_refusal(folder: Path, lines: str, said: str) -> None:

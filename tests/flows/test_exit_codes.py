@@ -462,6 +462,13 @@ def test_an_empty_value_of_an_option_or_argument_is_refused(
         assert f"'{called}': it is empty, which a shell makes of a variable that is not set" in said
 
 
+def test_a_margin_without_end_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as raised:
+        command_line(named_app(), ["power", "nowhere.yaml", "--margin", "inf"])
+    assert raised.value.code == 2
+    assert capsys.readouterr().err == "error: --margin inf: expected a finite number\n"
+
+
 def test_a_store_without_a_name_is_among_them() -> None:
     stores = {command for command in COMMANDS for words, _ in _empty_texts(command) if words[0] == "--store"}
     assert {"eval", "suite", "compare", "history", "power", "why", "accept", "mute", "store"} <= stores
