@@ -48,7 +48,7 @@ from prefect.utilities.callables import ParameterSchema, parameter_schema
 from pydantic import TypeAdapter
 
 from tasks.processes.endings import interrupted
-from tasks.processes.workers import Spawning, exit_with_parent
+from tasks.processes.workers import Spawning, clear_away_quietly, exit_with_parent
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -195,6 +195,7 @@ class LocalProcesses(ProcessPoolTaskRunner):
 
     def __enter__(self) -> "LocalProcesses":
         self._stopping = threading.Lock()  # not before: a runner may be sent to another process
+        clear_away_quietly()
         told, self._stop = multiprocessing.get_context("spawn").Pipe(duplex=False)
         self._initializer, self._initargs = _begin, (told,)
         super().__enter__()

@@ -23,7 +23,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
 from importlib import import_module
-from multiprocessing import forkserver, spawn
+from multiprocessing import forkserver, resource_tracker, spawn
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext, ForkServerProcess, SpawnContext, SpawnProcess
 from typing import Any, Generic, TypeVar
@@ -307,6 +307,16 @@ def _without_main() -> Iterator[None]:
             spawn.get_preparation_data = told
 
 
+def clear_away_quietly() -> None:
+    """Has what processes share cleared away without a word where this one ends before it has done so itself,
+    as at Ctrl-C: Python's own process for that, which is started here, warns of it."""
+    sys.warnoptions.append("ignore:resource_tracker:UserWarning")
+    try:
+        resource_tracker.ensure_running()
+    finally:
+        sys.warnoptions.pop()
+
+
 class _Served(ForkServerProcess):
     @staticmethod
     def _Popen(process: Any) -> Any:  # noqa: N802  # as Python calls it
@@ -332,6 +342,7 @@ class Spawning(SpawnContext):
 
 
 def _context() -> ForkServerContext:
+    clear_away_quietly()
     context = _ServedContext()
     context.set_forkserver_preload(list(STAGES))
     return context

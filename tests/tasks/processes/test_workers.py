@@ -206,6 +206,28 @@ def test_a_script_is_not_run_again_by_the_processes_that_it_has(tmp_path: Path, 
     assert (ran.returncode, ran.stdout) == (0, "the script begins\n"), ran.stderr[-2000:]
 
 
+INTERRUPTED = """
+import os, sys
+from tasks.prefect_adapter import LocalProcesses
+from tasks.processes import workers
+
+workers.STAGES = workers.LATE = ()
+made = workers.Workers(2)
+made.compute(os.getpid)
+with LocalProcesses(max_workers=1) as runner:
+    runner._executor.submit(os.getpid).result()
+    os._exit(130)  # as at Ctrl-C
+"""
+
+
+def test_a_run_that_is_ended_at_once_leaves_no_warning_of_what_its_processes_shared() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED], cwd=PROJECT, capture_output=True, text=True, timeout=120,
+        check=False,
+    )  # fmt: skip
+    assert (ran.returncode, ran.stderr) == (130, "")
+
+
 FORKED = """
 import os, signal, sys, threading, time, warnings
 from metrics.errors import DataError
