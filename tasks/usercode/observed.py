@@ -10,8 +10,9 @@ Bytecode of users' files is not read (``_Unread``): Python knows it by the time 
 source, so that an edit may leave the code of before under the key of the new one.
 
 Not seen: listed folders, whether a file is there that is not opened, environment variables, other
-processes, readers that are not Python's (Arrow's, DuckDB's), and what SQLite attaches to a database. A
-process that calls users' functions for another one sends what it sees (``forward``, ``take``).
+processes, readers that are not Python's (Arrow's, DuckDB's), compiled libraries that others than ctypes load,
+and what SQLite attaches to a database. A process that calls users' functions for another one sends what it
+sees (``forward``, ``take``).
 """
 
 import inspect
@@ -299,6 +300,15 @@ def _imported(arguments: tuple[Any, ...]) -> None:
         _note(users, os.path.realpath(file))
 
 
+def _linked(arguments: tuple[Any, ...]) -> None:
+    """A compiled library is loaded by its path; by another name the system looks for its own."""
+    name = arguments[0] and os.fsdecode(arguments[0])
+    if not name or os.sep not in name or not (users := _users_running()) or _is_apart(os.path.abspath(name)):
+        return
+    _note_folder(users, name)
+    _note(users, os.path.abspath(name))
+
+
 def _connected(arguments: tuple[Any, ...]) -> None:
     """A SQLite database is about to be opened."""
     name = _database_file(os.fsdecode(arguments[0]))
@@ -369,6 +379,7 @@ _HANDLERS: Final[Mapping[str, Callable[[tuple[Any, ...]], None]]] = {
     "exec": _ran,
     "import": _imported,
     "os.chdir": _moved,
+    "ctypes.dlopen": _linked,
     "sqlite3.connect": _connected,
 }
 

@@ -5,6 +5,7 @@ import importlib
 import importlib.metadata
 import json
 import os
+import shutil
 import sqlite3
 import sys
 import tempfile
@@ -261,6 +262,29 @@ def test_a_file_of_its_own_that_is_gone_again_is_no_source(
         f"    os.remove({str(other)!r})\n    return found\n"
     )
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert set(seen(tmp_path, text)) == {"mine.py"}
+
+
+def compile_library(folder: Path, name: str) -> None:
+    """As a compiler does: another file in the place of the one that may be in use."""
+    compiled = importlib.import_module(f"numpy.random.{name}").__file__
+    assert compiled is not None
+    (folder / "score.so").unlink(missing_ok=True)
+    shutil.copy(compiled, folder / "score.so")
+
+
+@pytest.mark.parametrize("name", ["str(HERE / 'score.so')", "'./score.so'"])
+def test_a_compiled_library_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    compile_library(tmp_path, "_mt19937")
+    monkeypatch.chdir(tmp_path)
+    found = seen(tmp_path, f"{READING}import ctypes\nctypes.CDLL({name})\ndef metric(x): return 1.0\n")
+    assert "score.so" in found
+    compile_library(tmp_path, "_pcg64")
+    assert first_difference([str(tmp_path / "mine.py")], found) == "score.so"
+
+
+def test_a_library_that_the_system_finds_by_its_name_is_no_file_of_the_functions(tmp_path: Path) -> None:
+    text = "import ctypes\ndef metric(x): return ctypes.CDLL('libc.so.6'), ctypes.CDLL(None)\n"
     assert set(seen(tmp_path, text)) == {"mine.py"}
 
 
