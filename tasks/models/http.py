@@ -9,6 +9,7 @@ import asyncio
 import time
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from functools import lru_cache
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -88,25 +89,13 @@ class HttpTransport:
     async def send(self, call: Call, timeout: float) -> Reply:
         """Posts the call; see ``Transport.send``."""
         start, content = time.perf_counter(), call.content
-        try:
-            async with self._session.post(
-                **self._signed("POST", call.path, content),
-                data=content,
-                timeout=_timeouts(timeout),
-                allow_redirects=False,
-                proxy=self._proxy,
-            ) as response:
-                if response.content_type == self._wire.events.media_type and response.status == 200:
-                    body = await self._streamed_body(response.content.iter_any())
-                else:
-                    body = await self._json_body(response)
-                headers, left = kept_headers(response.headers), allowances(response.headers)
-        except (aiohttp.ClientError, OSError) as error:
-            raise _connection_error(error, timeout) from error
-        except RequestError:
-            raise
-        except Exception as error:  # a line or a number that a library gives up on: one request, not the run
-            raise unreadable(error) from error
+        signed = self._signed("POST", call.path, content)
+        async with self._asked("POST", timeout, **signed, data=content) as response:
+            if response.content_type == self._wire.events.media_type and response.status == 200:
+                body = await self._streamed_body(response.content.iter_any())
+            else:
+                body = await self._json_body(response)
+            headers, left = kept_headers(response.headers), allowances(response.headers)
         return Reply(body, time.perf_counter() - start, headers, left)
 
     async def list_models(self, timeout: float) -> ModelListing:
@@ -125,17 +114,9 @@ class HttpTransport:
     ) -> tuple[Mapping[str, Any], Mapping[str, str]]:
         """What the endpoint says at a path, and the headers; an empty object for a status in ``absent``.
         Raises RequestError."""
-        try:
-            async with self._session.get(
-                **self._signed("GET", path),
-                timeout=_timeouts(timeout),
-                allow_redirects=False,
-                proxy=self._proxy,
-            ) as response:
-                headers = dict(response.headers)
-                return ({} if response.status in absent else await self._json_body(response)), headers
-        except (aiohttp.ClientError, OSError) as error:
-            raise _connection_error(error, timeout) from error
+        async with self._asked("GET", timeout, **self._signed("GET", path)) as response:
+            headers = dict(response.headers)
+            return ({} if response.status in absent else await self._json_body(response)), headers
 
     async def exchange(
         self,
@@ -147,53 +128,52 @@ class HttpTransport:
     ) -> tuple[Mapping[str, Any], Mapping[str, str]]:
         """The JSON object that comes of a request that is no call, an empty one where nothing comes, and the
         headers; ``path`` may be a whole address of the same server. Raises RequestError."""
-        try:
-            async with self._session.request(
-                method,
-                self._place(path),
-                data=data,
-                headers=headers,
-                timeout=_timeouts(timeout),
-                allow_redirects=False,
-                proxy=self._proxy,
-            ) as response:
-                content = await body_within_limit(response.content.iter_any(), self._largest)
-                if not 200 <= response.status < 300:
-                    raise self._failure(response, content)
-                return (json_object(content) if content.strip() else {}), response.headers
-        except (aiohttp.ClientError, OSError) as error:
-            raise _connection_error(error, timeout) from error
+        place = self._place(path)
+        async with self._asked(method, timeout, url=place, data=data, headers=headers) as response:
+            content = await body_within_limit(response.content.iter_any(), self._largest)
+            if not 200 <= response.status < 300:
+                raise self._failure(response, content)
+            return (json_object(content) if content.strip() else {}), response.headers
 
     async def lines(
         self, path: str, timeout: float, read: Callable[[bytes], T]
     ) -> AsyncIterator[T | MalformedBody]:
         """What ``read`` makes of each line of a file of any length, or why it can't; empty lines are none.
         Raises RequestError for the file as a whole."""
+        async with self._asked("GET", timeout, url=self._place(path)) as response:
+            if response.status != 200:
+                raise self._failure(
+                    response, await body_within_limit(response.content.iter_any(), self._largest)
+                )
+            rest, left_out = b"", False
+            async for piece in response.content.iter_any():
+                *whole, rest = (rest + piece).split(b"\n")
+                if left_out and whole:  # here the line ends that was too long
+                    del whole[0]
+                    left_out = False
+                for line in filter(bytes.strip, whole):
+                    yield _read_or_why_not(read, line)
+                if left_out:
+                    rest = b""
+                elif len(rest) > self._largest:
+                    yield _too_large(self._largest)
+                    rest, left_out = b"", True
+            if rest.strip():
+                yield _read_or_why_not(read, rest)
+
+    @asynccontextmanager
+    async def _asked(self, method: str, timeout: float, **own: Any) -> AsyncIterator[aiohttp.ClientResponse]:
+        """The response to a request; what goes wrong until the block ends is an error of the tree."""
+        settings: dict[str, Any] = {"timeout": _timeouts(timeout), "allow_redirects": False}
         try:
-            async with self._session.get(
-                self._place(path), timeout=_timeouts(timeout), allow_redirects=False, proxy=self._proxy
-            ) as response:
-                if response.status != 200:
-                    raise self._failure(
-                        response, await body_within_limit(response.content.iter_any(), self._largest)
-                    )
-                rest, left_out = b"", False
-                async for piece in response.content.iter_any():
-                    *whole, rest = (rest + piece).split(b"\n")
-                    if left_out and whole:  # here the line ends that was too long
-                        del whole[0]
-                        left_out = False
-                    for line in filter(bytes.strip, whole):
-                        yield _read_or_why_not(read, line)
-                    if left_out:
-                        rest = b""
-                    elif len(rest) > self._largest:
-                        yield _too_large(self._largest)
-                        rest, left_out = b"", True
-                if rest.strip():
-                    yield _read_or_why_not(read, rest)
+            async with self._session.request(method, proxy=self._proxy, **settings, **own) as response:
+                yield response
         except (aiohttp.ClientError, OSError) as error:
             raise _connection_error(error, timeout) from error
+        except RequestError:
+            raise
+        except Exception as error:  # a line or a number that a library gives up on: one request, not the run
+            raise unreadable(error) from error
 
     def _signed(self, method: str, path: str, content: bytes = b"") -> dict[str, Any]:
         """Where a request goes, and the headers of its own. What is signed is sent as it was written."""
