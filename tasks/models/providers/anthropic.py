@@ -32,19 +32,20 @@ from tasks.models.providers.native import (
     NativeConfig,
     NativeProvider,
     alternating,
+    answer_of,
     arguments_object,
     described,
     function_call,
     joined,
     json_schema,
     said_parts,
-    thoughts_text,
+    thought_counted,
 )
-from tasks.models.providers.openai.generation import ParsedChoice, thought_tokens
+from tasks.models.providers.openai.generation import ParsedChoice
 from tasks.models.providers.provider import ServedModel
 from tasks.models.records import Answer, Request
 from tasks.models.registry import provider
-from tasks.models.usage import text_or_none, usage_of
+from tasks.models.usage import text_or_none
 from tasks.models.wire import ModelListing, Wire, body_error, event_object, mended, status_error
 
 SIGNED: Final = ("thinking", "redacted_thinking")
@@ -158,24 +159,21 @@ class Messages(NativeCodec):
             _mark_prefix(body)
         return body
 
-    def usage(self, body: Mapping[str, Any]) -> dict[str, int | None]:
-        """Token counts; those read from and written to the cache are tokens of the prompt, and counted apart
-        by the API."""
-        usage = body.get("usage")
-        usage = usage if isinstance(usage, Mapping) else {}
+    def counts(self, usage: Mapping[str, Any]) -> dict[str, Any]:
+        """Those read from and written to the cache are tokens of the prompt, and counted apart by the API."""
         cached, written = usage.get("cache_read_input_tokens"), usage.get("cache_creation_input_tokens")
         counts = [count for count in (usage.get("input_tokens"), cached, written) if isinstance(count, int)]
         prompt, completion = sum(counts) if counts else None, usage.get("output_tokens")
         total = prompt + completion if isinstance(prompt, int) and isinstance(completion, int) else None
-        asked: dict[str, Any] = {
+        details = usage.get("output_tokens_details")
+        thought = details.get("thinking_tokens") if isinstance(details, Mapping) else None
+        return {
             "prompt_tokens": prompt,
             "completion_tokens": completion,
             "total_tokens": total,
+            "prompt_tokens_details": {"cached_tokens": cached},
+            "completion_tokens_details": {"reasoning_tokens": thought},
         }
-        details = usage.get("output_tokens_details")
-        thought = details.get("thinking_tokens") if isinstance(details, Mapping) else None
-        asked["completion_tokens_details"] = {"reasoning_tokens": thought}
-        return usage_of({"usage": {**asked, "prompt_tokens_details": {"cached_tokens": cached}}}, 1)[0]
 
     def read(self, request: Request, part: Mapping[str, Any]) -> Answer:
         """What the blocks say; raises MalformedBody."""
@@ -186,9 +184,8 @@ class Messages(NativeCodec):
         if stop == "refusal":
             why = part.get("stop_details")
             reason = text_or_none(why.get("explanation")) if isinstance(why, Mapping) else None
-            said = reason or _joined(blocks, "text") or "the stop reason is refusal"
-            return Answer("refused", error=f"{REFUSED}: {said}", **facts)
-        text, thought = _joined(blocks, "text"), _joined(blocks, "thinking")
+            told = reason or _joined(blocks, "text") or "the stop reason is refusal"
+            return Answer("refused", error=f"{REFUSED}: {told}", **facts)
         calls = calls_text(
             [
                 function_call(block.get("name"), block.get("input"), "a tool_use block")
@@ -196,19 +193,10 @@ class Messages(NativeCodec):
                 if block.get("type") == "tool_use"
             ]
         )
+        said = ParsedChoice(_joined(blocks, "text"), _joined(blocks, "thinking"), calls)
         signed = [block for block in blocks if block.get("type") in SIGNED]
-        facts |= {
-            "reasoning": thought or None,
-            "tool_calls_json": calls,
-            "thoughts_json": thoughts_text(signed),
-        }
-        if thought and facts["reasoning_tokens"] is None:  # older models count it and the answer together
-            parsed = ParsedChoice(text, thought, calls)
-            facts["reasoning_tokens"] = thought_tokens(parsed, facts["completion_tokens"])
-        if not text.strip() and calls is None and facts["finish_reason"] == "length":
-            limit = f"the tokens were used up before the answer began (stop reason {stop!r})"
-            return Answer("cut_off", error=limit, **facts)
-        return Answer("ok", text, **facts)
+        # Older models count the thought and the answer together.
+        return answer_of(said, signed, thought_counted(said, facts), f"stop reason {stop!r}")
 
 
 def _joined(blocks: Sequence[Mapping[str, Any]], kind: str) -> str:

@@ -39,20 +39,21 @@ from tasks.models.providers.native import (
     NativeConfig,
     NativeProvider,
     alternating,
+    answer_of,
     arguments_object,
     described,
     function_call,
     joined,
     json_schema,
     said_parts,
-    thoughts_text,
+    thought_counted,
 )
-from tasks.models.providers.openai.generation import ParsedChoice, thought_tokens
+from tasks.models.providers.openai.generation import ParsedChoice
 from tasks.models.providers.provider import PROBE_SECONDS, ServedModel
 from tasks.models.records import Answer, Request
 from tasks.models.registry import provider
 from tasks.models.signing import Credentials, SignatureV4, need_botocore
-from tasks.models.usage import text_or_none, usage_of
+from tasks.models.usage import text_or_none
 from tasks.models.wire import ModelListing, Wire, event_object, mended, status_error
 
 TAKEN: Final = frozenset(
@@ -262,21 +263,17 @@ class Converse(NativeCodec):
                 body["system"] = [*system, CACHE_POINT]
         return body
 
-    def usage(self, body: Mapping[str, Any]) -> dict[str, int | None]:
-        """Token counts. Makers differ in whether cached tokens are in ``inputTokens``; they are in the
-        total."""
-        usage = body.get("usage")
-        usage = usage if isinstance(usage, Mapping) else {}
+    def counts(self, usage: Mapping[str, Any]) -> dict[str, Any]:
+        """Makers differ in whether cached tokens are in ``inputTokens``; they are in the total."""
         prompt, said, total = usage.get("inputTokens"), usage.get("outputTokens"), usage.get("totalTokens")
         if isinstance(total, int) and isinstance(said, int):
             prompt = total - said
-        counts = {
+        return {
             "prompt_tokens": prompt,
             "completion_tokens": said,
             "total_tokens": total,
             "prompt_tokens_details": {"cached_tokens": usage.get("cacheReadInputTokens")},
         }
-        return usage_of({"usage": counts}, 1)[0]
 
     def read(self, request: Request, part: Mapping[str, Any]) -> Answer:
         """What the blocks of the message say; raises MalformedBody."""
@@ -286,21 +283,11 @@ class Converse(NativeCodec):
             return Answer("refused", error=f"{FILTERED}: the answer was stopped ({stop})", **facts)
         text = joined(block["text"] for block in blocks if "text" in block)
         signed = [block for block in blocks if "reasoningContent" in block]
-        said = [block["reasoningContent"].get("reasoningText") for block in signed]
-        thought = joined(one.get("text") for one in said if isinstance(one, Mapping))
+        thoughts = [block["reasoningContent"].get("reasoningText") for block in signed]
+        thought = joined(one.get("text") for one in thoughts if isinstance(one, Mapping))
         calls = calls_text([_call(block["toolUse"]) for block in blocks if "toolUse" in block])
-        facts |= {
-            "reasoning": thought or None,
-            "tool_calls_json": calls,
-            "thoughts_json": thoughts_text(signed),
-        }
-        if thought:  # the API counts it and the answer together
-            parsed = ParsedChoice(text, thought, calls)
-            facts["reasoning_tokens"] = thought_tokens(parsed, facts["completion_tokens"])
-        if not text.strip() and calls is None and facts["finish_reason"] == "length":
-            limit = f"the tokens were used up before the answer began (stop reason {stop!r})"
-            return Answer("cut_off", error=limit, **facts)
-        return Answer("ok", text, **facts)
+        said = ParsedChoice(text, thought, calls)
+        return answer_of(said, signed, thought_counted(said, facts), f"stop reason {stop!r}")
 
 
 def _message_blocks(part: Mapping[str, Any]) -> list[Mapping[str, Any]]:

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from tasks.messages.calls import calls_text
 from tasks.messages.chat import THOUGHTS, Message, content_text
-from tasks.messages.endings import ending, is_at_limit, openai_word
+from tasks.messages.endings import ending, openai_word
 from tasks.messages.media import ReadMedia, refuse_media
 from tasks.models.batches.gemini import GeminiBatches
 from tasks.models.config import ModelConfig, ReasoningConfig, SampleParams
@@ -33,18 +33,19 @@ from tasks.models.providers.native import (
     NativeConfig,
     NativeProvider,
     alternating,
+    answer_of,
     arguments_object,
     described,
     function_call,
     joined,
     json_schema,
     said_parts,
-    thoughts_text,
 )
+from tasks.models.providers.openai.generation import ParsedChoice
 from tasks.models.providers.provider import ServedModel
 from tasks.models.records import Answer, Request
 from tasks.models.registry import provider
-from tasks.models.usage import text_or_none, usage_of
+from tasks.models.usage import text_or_none
 from tasks.models.wire import ModelListing, Wire, answer_body, body_error, event_object, mended, status_error
 
 FIELDS: Final[Mapping[str, str]] = {
@@ -145,6 +146,8 @@ def _tool_choice(choice: Any) -> dict[str, Any]:
 class Contents(NativeCodec):
     """A system instruction and contents of parts."""
 
+    counted = "usageMetadata"
+
     def __init__(
         self, model: str, config: GeminiConfig, fields: Mapping[str, Any], media: ReadMedia = refuse_media
     ) -> None:
@@ -165,20 +168,17 @@ class Contents(NativeCodec):
             body["generationConfig"] = with_own(drawn, {"seed": chat.seed}, f"{PLACE}.generationConfig")
         return body
 
-    def usage(self, body: Mapping[str, Any]) -> dict[str, int | None]:
-        """As the API counts them."""
-        usage = body.get("usageMetadata")
-        usage = usage if isinstance(usage, Mapping) else {}
+    def counts(self, usage: Mapping[str, Any]) -> dict[str, Any]:
+        """Thoughts are counted beside the candidate's other tokens."""
         thoughts, said = usage.get("thoughtsTokenCount"), usage.get("candidatesTokenCount")
         written = [count for count in (thoughts, said) if isinstance(count, int)]
-        counts = {
+        return {
             "prompt_tokens": usage.get("promptTokenCount"),
             "completion_tokens": sum(written) if written else None,
             "total_tokens": usage.get("totalTokenCount"),
             "prompt_tokens_details": {"cached_tokens": usage.get("cachedContentTokenCount")},
             "completion_tokens_details": {"reasoning_tokens": thoughts},
         }
-        return usage_of({"usage": counts}, 1)[0]
 
     def read(self, request: Request, part: Mapping[str, Any]) -> Answer:
         """What the candidate's parts say; raises MalformedBody, EmptyAnswer, ServerFault."""
@@ -202,16 +202,12 @@ class Contents(NativeCodec):
         calls = calls_text([_call(one["functionCall"]) for one in parts if "functionCall" in one])
         if calls is not None and finish == "STOP":
             facts["finish_reason"] = "tool_calls"
-        facts |= {"reasoning": thought or None, "tool_calls_json": calls}
         signatures = [one.get(SIGNATURE) for one in parts if "functionCall" in one]
-        facts["thoughts_json"] = thoughts_text(signatures if any(signatures) else ())
-        if not text.strip() and calls is None:
-            if is_at_limit(finish):
-                limit = "the tokens were used up before the answer began (finish reason MAX_TOKENS)"
-                return Answer("cut_off", error=limit, **facts)
-            if ending(finish) != "whole" or (finish == "STOP" and not parts):
-                raise EmptyAnswer(f"the answer has no content (finish reason {finish!r})")
-        return Answer("ok", text, **facts)
+        is_odd = ending(finish) not in ("whole", "limit") and not text.strip() and calls is None
+        if is_odd or (finish == "STOP" and not parts):
+            raise EmptyAnswer(f"the answer has no content (finish reason {finish!r})")
+        signed, limit = signatures if any(signatures) else (), "finish reason MAX_TOKENS"
+        return answer_of(ParsedChoice(text, thought, calls), signed, facts, limit)
 
 
 def _block_reason(reply: Mapping[str, Any]) -> str | None:

@@ -18,8 +18,10 @@ from tasks.messages.media import ReadMedia, media_size, refuse_media, sent_messa
 from tasks.models.config import ModelConfig, SampleParams
 from tasks.models.errors import MalformedBody, ModelError, NotServed
 from tasks.models.providers.openai.fields import FittingTransport, refused_by
+from tasks.models.providers.openai.generation import ParsedChoice, thought_tokens
 from tasks.models.providers.provider import PROBE_SECONDS, AddressedConfig, AskedProvider, ServedModel
-from tasks.models.records import Call, Codec, Request, Transport
+from tasks.models.records import Answer, Call, Codec, Request, Transport
+from tasks.models.usage import usage_of
 from tasks.models.wire import ModelListing
 
 
@@ -108,6 +110,9 @@ class Chat:
 class NativeCodec(Codec, ABC):
     """One request a call, at one ``path``."""
 
+    counted: ClassVar[str] = "usage"
+    """The field of a reply that holds its token counts."""
+
     def __init__(self, path: str, media: ReadMedia) -> None:
         self._path = path
         self._media = media
@@ -131,6 +136,15 @@ class NativeCodec(Codec, ABC):
     def body(self, chat: Chat) -> Mapping[str, Any]:
         """What is sent for a chat; raises BadRequest for a part that the API does not take."""
 
+    def usage(self, body: Mapping[str, Any]) -> dict[str, int | None]:
+        """Token counts, as the API gives them."""
+        usage = body.get(self.counted)
+        return usage_of({"usage": self.counts(usage if isinstance(usage, Mapping) else {})}, 1)[0]
+
+    @abstractmethod
+    def counts(self, usage: Mapping[str, Any]) -> dict[str, Any]:
+        """The API's counts under the names that OpenAI's chat completions have for them."""
+
 
 def alternating(
     messages: Sequence[Message],
@@ -148,6 +162,24 @@ def alternating(
         else:
             turns.append({"role": role, field: said})
     return turns
+
+
+def answer_of(said: ParsedChoice, signed: Sequence[Any], facts: Mapping[str, Any], limit: str) -> Answer:
+    """The answer in what was said, with ``signed`` thoughts and all other ``facts``; cut off where the tokens
+    were used up before it began, as ``limit`` tells."""
+    text, told = said.text or "", {"reasoning": said.thought or None, "tool_calls_json": said.calls}
+    facts = {**facts, **told, "thoughts_json": thoughts_text(signed)}
+    if not text.strip() and said.calls is None and facts["finish_reason"] == "length":
+        error = f"the tokens were used up before the answer began ({limit})"
+        return Answer("cut_off", error=error, **facts)
+    return Answer("ok", text, **facts)
+
+
+def thought_counted(said: ParsedChoice, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The facts with the thought's share of the tokens, where an API counts it and the answer together."""
+    if not said.thought or facts["reasoning_tokens"] is not None:
+        return dict(facts)
+    return {**facts, "reasoning_tokens": thought_tokens(said, facts["completion_tokens"])}
 
 
 def thoughts_text(thoughts: Sequence[Any]) -> str | None:

@@ -30,13 +30,14 @@ from tasks.models.providers.native import (
     NativeCodec,
     NativeConfig,
     NativeProvider,
+    answer_of,
     joined,
-    thoughts_text,
 )
 from tasks.models.providers.openai.config import is_openai
+from tasks.models.providers.openai.generation import ParsedChoice
 from tasks.models.records import Answer, Request
 from tasks.models.registry import provider
-from tasks.models.usage import text_or_none, usage_of
+from tasks.models.usage import text_or_none
 from tasks.models.wire import Wire, body_error, json_object
 
 TAKEN: Final = frozenset(
@@ -132,18 +133,15 @@ class Items(NativeCodec):
             own["tools"] = [{"type": "function", **function} for function in chat.functions]
         return with_own(self._body, own)
 
-    def usage(self, body: Mapping[str, Any]) -> dict[str, int | None]:
-        """As the API counts them."""
-        usage = body.get("usage")
-        usage = usage if isinstance(usage, Mapping) else {}
-        counts = {
+    def counts(self, usage: Mapping[str, Any]) -> dict[str, Any]:
+        """The same by other names."""
+        return {
             "prompt_tokens": usage.get("input_tokens"),
             "completion_tokens": usage.get("output_tokens"),
             "total_tokens": usage.get("total_tokens"),
             "prompt_tokens_details": usage.get("input_tokens_details"),
             "completion_tokens_details": usage.get("output_tokens_details"),
         }
-        return usage_of({"usage": counts}, 1)[0]
 
     def read(self, request: Request, part: Mapping[str, Any]) -> Answer:
         """What the items of the output say; raises MalformedBody, EmptyAnswer, ServerFault."""
@@ -168,16 +166,12 @@ class Items(NativeCodec):
         final = [message for message in messages if message.get("phase") == FINAL]
         text = "\n\n".join(map(_text, final or messages))
         thoughts = [one for item in output if _is_thought(item, bool(final)) for one in _thoughts(item)]
-        facts |= {"reasoning": "\n\n".join(thoughts) or None, "tool_calls_json": calls}
         has_phases = any(message.get("phase") for message in messages)
-        facts["thoughts_json"] = thoughts_text([item for item in output if _goes_back(item, has_phases)])
-        if not text.strip() and calls is None:
-            if finish == "length":
-                limit = "the tokens were used up before the answer began (max_output_tokens)"
-                return Answer("cut_off", error=limit, **facts)
-            if not output:
-                raise EmptyAnswer(f"the answer has no output (status {part.get('status')!r})")
-        return Answer("ok", text, **facts)
+        signed = [item for item in output if _goes_back(item, has_phases)]
+        if not output and finish != "length":
+            raise EmptyAnswer(f"the answer has no output (status {part.get('status')!r})")
+        parsed = ParsedChoice(text, "\n\n".join(thoughts), calls)
+        return answer_of(parsed, signed, facts, "max_output_tokens")
 
 
 def _listed(item: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
