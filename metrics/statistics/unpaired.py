@@ -130,13 +130,37 @@ class _Share:
     stderr: float
     size: float
     items: float
+    clustered: bool
 
     @classmethod
     def of(cls, sampled: Sampled, low: float, width: float) -> "_Share":
         bounded = bounded_share(sampled, low, width)
         return cls(
-            bounded.value, math.sqrt(bounded.variance), bounded.size(sampled.options.ci_level), sampled.n
+            bounded.value,
+            math.sqrt(bounded.variance),
+            bounded.size(sampled.options.ci_level),
+            sampled.n,
+            sampled.clustered,
         )
+
+    @property
+    def graded(self) -> bool:
+        """Whether items are neither right nor wrong as a whole."""
+        return self.size > 1.5 * self.items
+
+    def unseen(self, level: float, distance: float) -> float:
+        """By how much the true share may lie towards an end of the range, so far away, at a two-sided level:
+        items that lie there may all be missing from the sample (the rule of three: Louis 1981). 0 of items
+        that are right or wrong, whose variance knows, and of means of clusters."""
+        if not self.graded or self.clustered:
+            return 0.0
+        return distance * (1 - math.pow((1 - level) / 2, 1 / self.items))
+
+    def unseen_chance(self, shift: float, distance: float) -> float:
+        """The two-sided p-value of a share that lies so far towards that end."""
+        if not self.graded or self.clustered or shift >= distance:
+            return 0.0
+        return min(2 * math.pow(1 - shift / distance, self.items), 1.0)
 
     @property
     def centre(self) -> float:
@@ -146,7 +170,7 @@ class _Share:
     def variance(self, share: float) -> float:
         """Of the centre of such a run whose true share that is. Items that are right or wrong as a whole then
         spread otherwise; those that are neither just lie elsewhere."""
-        share = share if self.size <= 1.5 * self.items else self.centre
+        share = self.centre if self.graded else share
         return share * (1 - share) / (self.size + 2)
 
 
@@ -157,18 +181,27 @@ def _of_shares(
 
     With Student's quantiles, and a tenth of what one answer is worth added to the reach: counts are discrete,
     and a step of theirs just beyond the quantile gives 50 and 50 answers at .5 a level of .057. So it is at
-    most .052 by enumeration, from 5 to 1,000 answers.
+    most .052 by enumeration, from 5 to 1,000 answers. Grades reach to where items lie that either sample may
+    just not have.
     """
     centre = candidate.centre - base.centre
     degrees, step = base.size + candidate.size - 2, _step(base, candidate)
     spread = math.sqrt(base.variance(base.centre) + candidate.variance(candidate.centre))
+    # What may be missing from either run, and make the difference smaller, or larger.
+    sides = (
+        ((candidate, candidate.value), (base, 1 - base.value)),
+        ((candidate, 1 - candidate.value), (base, base.value)),
+    )
 
     def ends(level: float) -> tuple[float, float]:
         reach = student_quantile(level, degrees) * spread + step
-        return width * max(centre - reach, -1.0), width * min(centre + reach, 1.0)
+        below, above = (max(reach, *(run.unseen(level, far) for run, far in side)) for side in sides)
+        return width * max(centre - below, -1.0), width * min(centre + above, 1.0)
 
     def chance(value: float) -> float:
-        return 1 - student_coverage(max(abs(centre - value / width) - step, 0.0) / spread, degrees)
+        apart = centre - value / width
+        seen = 1 - student_coverage(max(abs(apart) - step, 0.0) / spread, degrees)
+        return max(seen, *(run.unseen_chance(abs(apart), far) for run, far in sides[apart < 0]))
 
     alpha = 1 - options.ci_level
     both = [_share_mde(*runs, alpha, higher_is_better) for runs in ((base, candidate), (candidate, base))]
@@ -193,12 +226,16 @@ def _share_mde(base: _Share, candidate: _Share, alpha: float, higher_is_better: 
     start, centre = base.value, base.centre
     if not higher_is_better:
         start, centre = 1 - start, 1 - centre
-    reach = student_quantile(1 - alpha, base.size + candidate.size - 2) + normal_quantile(2 * POWER - 1)
+    within, beyond = (
+        student_quantile(1 - alpha, base.size + candidate.size - 2),
+        normal_quantile(2 * POWER - 1),
+    )
+    unseen = max(base.unseen(1 - alpha, start), candidate.unseen(1 - alpha, 1 - start))
 
     def found(loss: float) -> bool:
         spread = math.sqrt(base.variance(base.centre) + candidate.variance(max(start - loss, 0.0)))
         expected = ((start - loss) * candidate.size + 1) / (candidate.size + 2)
-        return centre - expected >= reach * spread + _step(base, candidate)
+        return centre - expected >= max(within * spread + _step(base, candidate), unseen) + beyond * spread
 
     low, high = 0.0, start
     if not found(high):

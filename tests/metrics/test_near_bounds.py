@@ -13,6 +13,7 @@ from metrics.config import StatisticsConfig
 from metrics.statistics.comparison import Comparison, compare_items
 from metrics.statistics.differences import ItemColumn
 from metrics.statistics.estimate import estimate
+from metrics.statistics.gate import decide
 from metrics.statistics.unpaired import compare_unpaired
 from metrics.types import Estimate
 
@@ -179,3 +180,17 @@ def test_two_samples_of_scores_close_together_are_not_surely_apart(spread: float
 
 
 CLOSE = replace(build_aggregation("mean"), bounds=(0.0, 1.0))
+
+
+def test_two_samples_of_grades_know_that_one_may_lack_those_that_fail() -> None:
+    """Of 60 items of which 4 % fail none may: half of such candidates passed a margin as large as that loss,
+    .047 of all, where .025 may."""
+    rng, passed = np.random.default_rng(7), []
+    for _ in range(200):
+        runs = [column_of(CLOSE, rng.beta(8, 2, n)) for n in (2000, 60)]
+        made = compare_unpaired(CLOSE, (runs[0], runs[1]), (None, None), FAST)
+        passed.append(decide(made, 0.04 * 0.8, 0.05).verdict == "pass")
+    assert np.mean(passed) <= 0.025 / 0.96**60
+    assert made.ends is not None
+    assert made.chance is not None
+    assert made.ends(1 - made.chance(-0.07))[0] == pytest.approx(-0.07, abs=1e-4)  # both are of one test
