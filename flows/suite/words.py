@@ -226,8 +226,9 @@ def _flipped_line(pair: ComparedPair, name: str) -> str:
 def _courses(courses: tuple[PairCourse, ...]) -> Iterator[str]:
     drifts = [(_course_name(course), course.drift) for course in courses if course.drift is not None]
     moved = [(name, drift) for name, drift in drifts if drift.p_adjusted < NOTABLE]
+    few = [name for name, drift in drifts if drift.p_least >= NOTABLE]
     flapping = [course for course in courses if course.flapping]
-    if moved:
+    if moved or few:
         yield "\n## Drift\n"
     for name, drift in moved:
         nights = "1 night" if drift.night == 1 else f"{drift.night} nights"
@@ -236,6 +237,9 @@ def _courses(courses: tuple[PairCourse, ...]) -> Iterator[str]:
             f"- {as_text(name)}: {drift.first:.4g} → {drift.last:.4g} in {nights} since {anchor} "
             f"(p = {drift.p_adjusted:.2g})"
         )
+    if few:
+        named = ", ".join(map(as_text, few[:FLIPS])) + more_than(few, FLIPS)
+        yield f"- too few items, or clusters, to tell a drift tonight, whatever they say: {named}"
     if flapping:
         yield "\n## Items that flip back and forth\n"
     for course in flapping:

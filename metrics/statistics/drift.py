@@ -53,6 +53,17 @@ def drift_chance(
     return max(_two_sided(np.asarray(own, dtype=np.float64), seed) for own in units)
 
 
+def least_chance(items: int, clusters: Ints | None = None) -> float:
+    """The smallest p-value that so many items can have, or their ``clusters``: all go one way. Of two fields,
+    that of the field with fewer values.
+
+    >>> least_chance(6)
+    0.03125
+    """
+    ways = [] if clusters is None else list(clusters.reshape(items, -1).T)
+    return 2.0 ** (1 - min([items, *(len(np.unique(way)) for way in ways)]))
+
+
 def _added(runs: Sequence[ItemColumn], aggregation: Aggregation) -> Floats | None:
     """What each item adds to each run's number (T, n), linearised at the sums of all."""
     statistics = [run.statistics for run in runs]

@@ -76,6 +76,16 @@ def test_names_messages_and_reasons_of_a_night_are_text(tmp_path: Path) -> None:
     assert text.count(HOSTILE) > 10
 
 
+@pytest.mark.parametrize(("least", "said"), [(0.06, True), (0.04, False), (math.nan, False)])
+def test_a_night_says_which_pairs_have_too_few_clusters_to_tell_a_drift(
+    tmp_path: Path, least: float, said: bool
+) -> None:
+    key = compare_opened(run(40), run(20), Gate(margin=0.05)).pairs[0].key
+    drift = Drift("monday", 3, 1.0, 0.0, 0.001, 0.06, least)
+    page = summary_markdown(replace(judge_in(tmp_path)(), courses=(PairCourse(key, drift, ()),)))
+    assert ("too few items, or clusters, to tell a drift" in page) == said
+
+
 def test_a_missing_number_of_a_pair_is_a_dash(tmp_path: Path) -> None:
     compared = compare_opened(run(40), run(20), Gate(margin=0.05))
     (pair,) = compared.pairs

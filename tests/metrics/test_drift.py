@@ -9,7 +9,7 @@ import pytest
 from bench.levels import Suites, false_alarms, found_in_time
 from metrics.aggregation import build_aggregation
 from metrics.statistics.differences import ItemColumn
-from metrics.statistics.drift import adjusted_at_night, drift_chance
+from metrics.statistics.drift import adjusted_at_night, drift_chance, least_chance
 
 MEAN = build_aggregation("mean")
 
@@ -44,6 +44,17 @@ def test_one_night_can_tell_a_fall_and_one_run_tells_nothing() -> None:
     table = np.stack([np.ones(2000), np.repeat([1.0, 0.0], [1970, 30])])
     assert adjusted_at_night([drift_chance(columns(table), MEAN)], 1)[0] < 1e-6
     assert np.isnan(drift_chance(columns(table[:1]), MEAN))
+
+
+@pytest.mark.parametrize("clusters", [6, 10, 15])
+def test_few_clusters_can_reach_no_smaller_chance_than_if_all_fall(clusters: int) -> None:
+    """Of ten clusters no night can tell, even if all their items fall."""
+    groups = np.arange(300) % clusters
+    all_fall = drift_chance(columns(np.stack([np.ones(300), np.zeros(300)])), MEAN, groups)
+    assert least_chance(300, groups) == pytest.approx(all_fall)
+    assert (adjusted_at_night([all_fall], 1)[0] < 0.05) == (clusters == 15)
+    crossed = np.column_stack([groups, np.arange(300) // 3])
+    assert least_chance(300, crossed) == least_chance(clusters)
 
 
 def test_parts_of_all_nights_add_up_to_the_level() -> None:
