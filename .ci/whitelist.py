@@ -143,7 +143,6 @@ total_time
 # Prefect gives a pool of processes what they begin with
 _._initializer
 _._initargs
-_._mp_context
 
 # urllib asks for it
 _.redirect_request

@@ -8,7 +8,7 @@ when the server is away just then.
 **A pool of processes in which tasks may fail.** Prefect's knows no upstream task that is allowed to fail, and
 where one failed that is not, it raises in the flow, with which all other tasks end. Here a task behind a
 failed one is NotReady, as among threads. **Its processes end with the run's**, killed too, and hear that no
-more is asked. Prefect's would go on to the end of their tasks. And they do not run the main module again.
+more is asked. Prefect's would go on to the end of their tasks.
 
 **Flows that find a server.** A flow that is called where no server is named makes Prefect start a temporary
 one for the call, which a loaded machine gives up waiting for. Here it enters a block first.
@@ -48,7 +48,7 @@ from prefect.utilities.callables import ParameterSchema, parameter_schema
 from pydantic import TypeAdapter
 
 from tasks.processes.endings import interrupted
-from tasks.processes.workers import Spawning, clear_away_quietly, exit_with_parent
+from tasks.processes.workers import clear_away_quietly, exit_with_parent
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -199,8 +199,6 @@ class LocalProcesses(ProcessPoolTaskRunner):
         told, self._stop = multiprocessing.get_context("spawn").Pipe(duplex=False)
         self._initializer, self._initargs = _begin, (told,)
         super().__enter__()
-        assert self._executor is not None
-        self._executor._mp_context = Spawning()
         return self
 
     def stop_asking(self) -> None:

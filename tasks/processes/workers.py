@@ -5,8 +5,7 @@ never pass between processes, but stay in the store. Prefect's task runs stay wh
 that wait; so keys, retries and states do not know where a step was computed.
 
 Processes are forked from the run's own before anything else runs in it, where that can be (``prepare``), and
-have imported all that it has. Else they start with the first step, from one that imports the stages. None
-runs the main module again, as Python's would: it may be a user's script, and no step needs it.
+have imported all that it has. Else they start with the first step, from one that imports the stages.
 """
 
 import multiprocessing
@@ -23,9 +22,8 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
 from importlib import import_module
-from multiprocessing import forkserver, resource_tracker, spawn
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection
-from multiprocessing.context import ForkServerContext, ForkServerProcess, SpawnContext, SpawnProcess
 from typing import Any, Generic, TypeVar
 
 from tasks.processes.garbage import collect_rarely, freeze_imports
@@ -263,10 +261,9 @@ def portable_call(
 ) -> bytes | None:
     """A call as bytes; None where an argument can't be taken to another process."""
     try:
-        call = pickle.dumps((function.__module__, function.__qualname__, args, kwargs))
+        return pickle.dumps((function.__module__, function.__qualname__, args, kwargs))
     except Exception:  # a user's object, of whatever class
         return None
-    return None if b"__main__" in call else call  # of a class that only this process has
 
 
 def settle(done: "Future[Any]", work: Callable[[], Any]) -> None:
@@ -284,29 +281,6 @@ def import_stages() -> None:
             import_module(name)
 
 
-_starting = threading.Lock()
-
-
-@contextmanager
-def _without_main() -> Iterator[None]:
-    """A block in which this thread starts processes that do not run the main module again: a script without
-    ``if __name__ == "__main__"`` would do once more all that it does."""
-    thread = threading.current_thread()
-    with _starting:
-        told = spawn.get_preparation_data
-
-        def prepared(name: str) -> dict[str, Any]:
-            found: dict[str, Any] = told(name)
-            ours = threading.current_thread() is thread
-            return {key: value for key, value in found.items() if not (ours and key.startswith("init_main"))}
-
-        spawn.get_preparation_data = prepared
-        try:
-            yield
-        finally:
-            spawn.get_preparation_data = told
-
-
 def clear_away_quietly() -> None:
     """Has what processes share cleared away without a word where this one ends before it has done so itself,
     as at Ctrl-C: Python's own process for that, which is started here, warns of it."""
@@ -317,33 +291,9 @@ def clear_away_quietly() -> None:
         sys.warnoptions.pop()
 
 
-class _Served(ForkServerProcess):
-    @staticmethod
-    def _Popen(process: Any) -> Any:  # noqa: N802  # as Python calls it
-        with _without_main():
-            return ForkServerProcess._Popen(process)
-
-
-class _Spawned(SpawnProcess):
-    @staticmethod
-    def _Popen(process: Any) -> Any:  # noqa: N802  # as Python calls it
-        with _without_main():
-            return SpawnProcess._Popen(process)
-
-
-class _ServedContext(ForkServerContext):
-    Process = _Served
-
-
-class Spawning(SpawnContext):
-    """As Python's context of new processes, which do not run the main module again."""
-
-    Process = _Spawned
-
-
-def _context() -> ForkServerContext:
+def _context() -> multiprocessing.context.ForkServerContext:
     clear_away_quietly()
-    context = _ServedContext()
+    context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(STAGES))
     return context
 

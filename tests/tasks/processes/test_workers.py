@@ -175,37 +175,6 @@ def test_processes_end_with_a_run_that_is_killed(tmp_path: Path, how: str) -> No
         assert not any(map(lives, processes))
 
 
-UNGUARDED = """
-import os
-from tasks.prefect_adapter import LocalProcesses
-from tasks.processes import workers
-
-print("the script begins", flush=True)
-workers.STAGES = workers.LATE = ()
-
-class Own:
-    pid = property(lambda self: os.getpid())
-
-made = workers.Workers(2)
-assert made.compute(os.getpid) != os.getpid()
-assert made.compute(getattr, Own(), "pid") == os.getpid()  # no other process has the script's classes
-made.close()
-with LocalProcesses(max_workers=1) as runner:
-    assert runner._executor.submit(os.getpid).result() != os.getpid()
-"""
-
-
-@pytest.mark.parametrize("called", [["unguarded.py"], ["-m", "unguarded"]])
-def test_a_script_is_not_run_again_by_the_processes_that_it_has(tmp_path: Path, called: list[str]) -> None:
-    (tmp_path / "unguarded.py").write_text(UNGUARDED)
-    environment = {**os.environ, "PYTHONPATH": str(PROJECT)}
-    ran = subprocess.run(
-        [sys.executable, *called], cwd=tmp_path, env=environment, capture_output=True, text=True,
-        timeout=120, check=False,
-    )  # fmt: skip
-    assert (ran.returncode, ran.stdout) == (0, "the script begins\n"), ran.stderr[-2000:]
-
-
 INTERRUPTED = """
 import os, sys
 from tasks.prefect_adapter import LocalProcesses
