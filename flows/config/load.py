@@ -23,7 +23,7 @@ from flows.config.schema import EvalConfig
 from flows.config.source import OVERRIDE, Location, YamlSource, origin_of, parse_override, put, with_overrides
 from flows.config.two_phase import TwoPhaseSettings, notes_of, read_native
 from metrics.errors import ConfigError, NightjarError
-from tasks.store.home import PROJECT, home, kept_folder
+from tasks.store.home import PROJECT, home
 from tasks.usercode.load import check_named, check_trusted, may_run_code
 
 if TYPE_CHECKING:
@@ -262,7 +262,6 @@ def _refused(name: str, error: NightjarError) -> dict[str, Any]:
     return {"path": name, "status": "refused", "reason": str(error), "warnings": []}
 
 
-@kept_folder()
 def _tried(name: str, configs: Sequence[EvalConfig], trials: "Trials") -> dict[str, Any]:
     """The entry of configs that resolve, after their functions were imported and run on made rows."""
     warnings = []
@@ -397,7 +396,6 @@ def validate_configs(
     return entries
 
 
-@kept_folder()
 def _evaluation(source: YamlSource, file: Path | None, strict: bool, given: bool = True) -> EvalConfig:
     """The config, checked; ``given``: its overrides are the user's own."""
     config = _validated(source, file)

@@ -145,11 +145,14 @@ def evaluate_command(
     """Evaluates language models on benchmarks, and keeps every step so that nothing is computed twice."""
     from flows.config.load import CommandInputs, choose_configs, validation_document
     from flows.config.models import ModelFlags
+    from tasks.store.storage import store_uri
 
     trust_what_is_named(trust)
+    # Whole paths, before users' code is loaded: it may choose another working folder.
     options = RunOptions(
-        **_chosen_items(samples, shuffle, limit), output=str(output) if output else None, store=store,
-        run_name=run_name, refresh=tuple(refresh or ()), phase=phase or Phase.ALL, workers=workers,
+        **_chosen_items(samples, shuffle, limit), output=str(output.absolute()) if output else None,
+        store=store_uri(store) if store else None, run_name=run_name, refresh=tuple(refresh or ()),
+        phase=phase or Phase.ALL, workers=workers,
     )  # fmt: skip
     inputs = CommandInputs(
         tuple(configs or ()), tuple(overrides or ()), tasks, tuple(include_path or ()), from_samples,

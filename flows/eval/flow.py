@@ -56,7 +56,7 @@ from tasks.preflight import preflight
 from tasks.processes.endings import ended_with_process
 from tasks.store.beside import beating
 from tasks.store.durations import duration_text
-from tasks.store.home import default_store, kept_folder
+from tasks.store.home import default_store
 from tasks.store.storage import Store
 
 POLL_SECONDS = 1.5
@@ -165,11 +165,7 @@ async def evaluate(config: EvalConfig, options: RunOptions = DEFAULT_OPTIONS) ->
     worked is published all the same, and a retry computes only what is missing. A run that is cancelled, or
     takes longer than its ``timeout``, asks no more; one that is paused asks nothing new until it is resumed.
     """
-    with kept_folder():
-        return await _evaluated(revalidated(config), revalidated(options))
-
-
-async def _evaluated(config: EvalConfig, options: RunOptions) -> State[Any]:
+    config, options = revalidated(config), revalidated(options)
     run = await start_run(config, options)
     # One client for all tasks, as in a sync flow: in an async one each task run would make its own, and read
     # the certificate authorities for it, which takes longer than all else that Prefect does for a task.

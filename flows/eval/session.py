@@ -64,7 +64,6 @@ from tasks.reporting.terminal import (
     ratings_tables,
     results_table,
 )
-from tasks.store.home import kept_folder
 from tasks.store.outputs import RESPONSES
 from tasks.usercode.surroundings import kept_streams
 
@@ -87,7 +86,6 @@ class SessionOptions:
     """Whether a run starts although pairs of it are known to fail."""
 
 
-@kept_folder()
 def checked_options(
     config: EvalConfig,
     options: RunOptions,
@@ -212,7 +210,6 @@ FORCE = (
 )
 
 
-@kept_folder()
 def forecast_document(
     config: EvalConfig, options: RunOptions, overrides: tuple[str, ...], show: int = 1
 ) -> dict[str, Any]:

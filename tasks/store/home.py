@@ -1,6 +1,5 @@
-"""Where the project keeps what is this machine's own, server, default store, journal, parsed sources; from
-which folder such places lead while users' code runs; and files that are whole at any moment: written under a
-temporary name beside their place, then renamed.
+"""Where the project keeps what is this machine's own, server, default store, journal, parsed sources; and
+files that are whole at any moment: written under a temporary name beside their place, then renamed.
 """
 
 import hashlib
@@ -8,7 +7,6 @@ import math
 import os
 import re
 import stat
-import threading
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -20,39 +18,11 @@ import orjson
 from metrics.errors import ConfigError, NightjarError
 
 PROJECT = Path(__file__).resolve().parents[2]
-_folder = Path()
-"""What places without a whole path lead from."""
-_blocks = 0
-_counting = threading.Lock()
-
-
-@contextmanager
-def kept_folder() -> Iterator[None]:
-    """A block in which users' code may choose another working folder, and nothing of ours is moved.
-
-    Places lead from the folder that it began in, which is the process's again afterwards. Of several blocks
-    at once the first one's folder counts, until the last one's end: threads share it.
-    """
-    global _blocks, _folder
-    with _counting:
-        _blocks += 1
-        if _blocks == 1:
-            with suppress(OSError):  # it is gone
-                _folder = Path.cwd()
-    try:
-        yield
-    finally:
-        with _counting:
-            _blocks -= 1
-            if _blocks == 0:
-                with suppress(OSError):
-                    os.chdir(_folder)
-                _folder = Path()
 
 
 def home() -> Path:
     """``NIGHTJAR_HOME``, else ``.nightjar`` in the checkout."""
-    return (_folder / (os.environ.get("NIGHTJAR_HOME") or PROJECT / ".nightjar")).resolve()
+    return Path(os.environ.get("NIGHTJAR_HOME") or PROJECT / ".nightjar").resolve()
 
 
 def named_path(folder: str | Path, name: str) -> Path:
@@ -102,7 +72,7 @@ def _missing(path: Path) -> list[Path]:
 def results_folder() -> Path:
     """Where runs that name no output folder put theirs: ``NIGHTJAR_RESULTS``, else ``results`` in the working
     folder."""
-    return _folder / (os.environ.get("NIGHTJAR_RESULTS") or "results")
+    return Path(os.environ.get("NIGHTJAR_RESULTS") or "results")
 
 
 def folder_within(root: Path, path: Path) -> Path:
