@@ -24,7 +24,10 @@ class RunsProgram:
 @dataclass(frozen=True)
 class AsWritten:
     """Marks a field of a config whose numbers are texts that a model reads: they are what the file has
-    (``1.10``, ``0.00001``), and not Python's spelling of them."""
+    (``1.10``, ``0.00001``), and not Python's spelling of them. ``indices``: a whole number is none of these,
+    but the place of a choice."""
+
+    indices: bool = False
 
 
 class Strict(BaseModel):

@@ -162,11 +162,14 @@ def as_written(model: type[BaseModel], source: YamlSource, data: dict[str, Any])
     kept = deepcopy(data)
     for location, text in source.spellings.items():
         number = value_at(kept, location)
-        if isinstance(number, int | float) and any(
-            isinstance(mark, AsWritten) for info in _fields_at(model, location) for mark in marks_of(info)
-        ):
+        marks = (mark for info in _fields_at(model, location) for mark in marks_of(info))
+        if any(isinstance(mark, AsWritten) and _is_text(number, mark) for mark in marks):
             put(kept, location, text, source.where(location))
     return kept
+
+
+def _is_text(number: Any, mark: AsWritten) -> bool:
+    return isinstance(number, float if mark.indices else int | float)
 
 
 def takes_function(info: FieldInfo) -> bool:

@@ -239,14 +239,19 @@ class _Reader:
             key = self._key(key_node)
             if key in found:
                 raise ConfigError(f"{self._where(key_node)}: the key '{key}' is there twice in one mapping")
-            if (*at, key) in self.origins:
-                self._forget((*at, key))
+            if key in merged:
+                self._forget((*at, key), below=isinstance(merged[key], list | dict))
             self.origins[(*at, key)] = self._where(key_node)
             found[key] = self.value(value_node, (*at, key))
         return {**merged, **found}
 
-    def _forget(self, place: Location) -> None:
-        """Drops what is known of a place and below it: something else is written over it."""
+    def _forget(self, place: Location, below: bool) -> None:
+        """Drops what is known of a place, and ``below`` it: something else is written over it."""
+        if not below:
+            self.origins.pop(place, None)
+            self.functions.discard(place)
+            self.spellings.pop(place, None)
+            return
         self.origins = {at: found for at, found in self.origins.items() if not _within(at, place)}
         self.functions = {at for at in self.functions if not _within(at, place)}
         self.spellings = {at: found for at, found in self.spellings.items() if not _within(at, place)}

@@ -262,11 +262,11 @@ class BenchmarkFields(Strict):
     gen_prefix: str | None = Field(
         default=None, description="Template of the text that the answer begins with"
     )
-    target: Annotated[str | int | FloatAsText | tuple[str | int | FloatAsText, ...] | None, AsWritten()] = (
-        Field(
-            default=None,
-            description="Template of the right answer; a list: any of them; default: the ground truth",
-        )
+    target: Annotated[
+        str | int | FloatAsText | tuple[str | int | FloatAsText, ...] | None, AsWritten(indices=True)
+    ] = Field(
+        default=None,
+        description="Template of the right answer; a list: any of them; default: the ground truth",
     )
     choices: Annotated[str | tuple[str | int | float, ...] | None, AsWritten()] = Field(
         default=None,

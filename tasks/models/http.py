@@ -180,7 +180,12 @@ class HttpTransport:
         address = f"{self.base_url}/{path}"
         if self._sign is None:
             return {"url": address}
-        return {"url": URL(address, encoded=True), "headers": self._sign(method, address, content)}
+        try:
+            return {"url": URL(address, encoded=True), "headers": self._sign(method, address, content)}
+        except RequestError:
+            raise
+        except Exception as error:  # what signs gives up: one request, not the run
+            raise unreadable(error) from error
 
     def _place(self, path: str) -> str:
         """The address of a path; raises NotServed for one of another server, which would get the key."""

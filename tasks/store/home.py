@@ -39,14 +39,16 @@ def default_store() -> str:
 
 
 def number_set(variable: str, usual: float) -> float:
-    """The number above 0 that a variable of the environment says, else the usual one; raises ConfigError."""
+    """The finite number above 0 that an environment variable says, else the usual one; raises ConfigError."""
     text = os.environ.get(variable) or str(usual)
     try:
         number = float(text)
     except ValueError:
         number = math.nan
     if not 0 < number < math.inf:
-        raise ConfigError(f"{variable}: expected a number above 0, got '{text}'; correct it, or unset it")
+        raise ConfigError(
+            f"{variable}: expected a finite number above 0, got '{text}'; correct it, or unset it"
+        )
     return number
 
 

@@ -183,6 +183,12 @@ def test_numbers_that_a_model_reads_are_written_as_in_the_file(folder: Path) -> 
     assert (config.target, config.statistics.ci_level) == ("1.10", 0.9)
 
 
+@pytest.mark.parametrize("target", ["0x1", "+1", "1"])
+def test_a_whole_number_under_target_is_an_index_however_it_is_written(folder: Path, target: str) -> None:
+    (folder / "bench.yaml").write_text(f"{CHOICES}choices: [a, b]\ntarget: {target}\n")
+    assert load_config(folder / "bench.yaml").target == 1
+
+
 def test_a_number_with_a_point_may_be_the_right_answer(folder: Path) -> None:
     (folder / "bench.yaml").write_text(f"{VALID.replace(TARGET, '1.5')}")
     assert load_config(folder / "bench.yaml").target == "1.5"

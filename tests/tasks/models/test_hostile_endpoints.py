@@ -155,7 +155,7 @@ def test_a_limit_of_bodies_that_is_no_number_is_refused_by_its_name(
 ) -> None:
     monkeypatch.setenv("NIGHTJAR_MAX_BODY_MB", text)
     base_url, _ = endpoint(lambda handler: reply(handler, json.dumps({"data": []}).encode()))
-    said = rf"^NIGHTJAR_MAX_BODY_MB: expected a number above 0, got '{text}'"
+    said = rf"^NIGHTJAR_MAX_BODY_MB: expected a finite number above 0, got '{text}'"
     for ask in (partial(send, base_url, "http"), partial(send, base_url, "openai")):
         with pytest.raises(ConfigError, match=said):
             ask()

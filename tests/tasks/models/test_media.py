@@ -141,6 +141,6 @@ def test_a_limit_of_media_that_is_no_number_is_refused_before_an_item_is_read(
 ) -> None:
     monkeypatch.setenv("NIGHTJAR_MAX_MEDIA_MB", text)
     with pytest.raises(
-        ConfigError, match=rf"^NIGHTJAR_MAX_MEDIA_MB: expected a number above 0, got '{text}'"
+        ConfigError, match=rf"^NIGHTJAR_MAX_MEDIA_MB: expected a finite number above 0, got '{text}'"
     ):
         MediaReader()
