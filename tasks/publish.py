@@ -150,6 +150,12 @@ class Published:
     """Findings that say that nothing can be made of the numbers."""
 
 
+def is_lacking(manifest: Mapping[str, Any], results: pa.Table) -> bool:
+    """Whether something that a published run was to compute is missing, so that a rerun may bring it: not
+    where findings alone fail the run."""
+    return bool(manifest["over_budget"]) or "failed" in results.column("status").to_pylist()
+
+
 def run_assets(run_id: str, benchmark: str, output: str) -> list[Asset]:
     """A run's results and report as Prefect names them: the same from night to night, so that each has a
     history of the runs that made it."""
@@ -216,8 +222,7 @@ def publish(publication: Publication, workspace: Workspace) -> Published:
     for exported in exports:
         exported.result()
     fatal = tuple(finding.message for finding in written.diagnostics if finding.severity == "error")
-    complete = "failed" not in results.column("status").to_pylist()
-    ok = complete and not fatal and not publication.manifest["over_budget"]
+    ok = not fatal and not is_lacking(publication.manifest, results)
     manifest = publication.manifest | {
         "status": "ok" if ok else "failed",
         "diagnostics": [asdict(finding) for finding in written.diagnostics],

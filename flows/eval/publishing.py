@@ -46,6 +46,7 @@ from tasks.publish import (
     Publication,
     Published,
     export,
+    is_lacking,
     publish,
     publish_to,
     run_assets,
@@ -551,6 +552,16 @@ class Evaluation:
                 f"{self.folder} holds no manifest.json: the run ended before it was written"
             ) from error
         return document
+
+    def is_whole_of(self, flow_run_id: str) -> bool:
+        """Whether the run of that id was published here and nothing of it is missing: a finding may fail it
+        all the same."""
+        try:
+            return self.manifest.get("flow_run_id") == flow_run_id and not is_lacking(
+                self.manifest, self.results
+            )
+        except DataError:
+            return False
 
     def items(self) -> pa.Table:
         """One row a pair × reduction × item × facet group."""

@@ -133,7 +133,8 @@ def run_evaluation(
     with serving() as ui, kept_streams(), interruptible(), open_board(board):
         state: State[Any] = asyncio.run(flow(config, options, return_state=True))
     evaluation = Evaluation(str(options.output))
-    if config.answers == "fresh" and state.is_completed():
+    is_whole = state.is_completed() or evaluation.is_whole_of(str(state.state_details.flow_run_id))
+    if config.answers == "fresh" and is_whole:
         end_night(store, named)
     document = _document_of(evaluation, state)
     code = 0 if state.is_completed() else FAILED
@@ -363,6 +364,8 @@ def print_evaluation(evaluation: Evaluation, document: dict[str, Any], explained
     if document["status"] != "Completed":
         helping = next_command(evaluation.manifest, typed_command())
         said = f"Fix the errors above, then rerun. This computes only what is missing: {helping}"
+        if evaluation.is_whole_of(document["flow_run_id"]):
+            said = f"Nothing is missing. Fix the errors above, then rerun: {helping}"
         out.print(said, markup=False, soft_wrap=True)
     page = link(document["flow_run_url"])
     # A terminal wraps a path or an address by itself; a line break in it would be copied along.

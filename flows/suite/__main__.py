@@ -131,18 +131,19 @@ def _in_its_night(planned: Any, options: Any, run: Callable[[Any], tuple[int, bo
     store, named = Store(planned.store), planned.suite.model_dump(mode="json")
     night = continued_night(store, named)
     begin_night(store, named, night)
-    code, is_complete = run(options.model_copy(update={"night": night}))
-    if is_complete:
+    code, is_whole = run(options.model_copy(update={"night": night}))
+    if is_whole:
         end_night(store, named)
     return code
 
 
 def _run(suite: Path, options: Any, as_json: bool) -> tuple[int, bool]:
-    """Runs the suite's flow and shows how it ended; returns the exit code, and whether all was evaluated."""
+    """Runs the suite's flow and shows how it ended; returns the exit code, and whether nothing is missing."""
     from prefect.client.schemas.objects import State
 
     from flows.server import serving
     from flows.suite.flow import run_suite
+    from tasks.history.nights import NightEvaluation
     from tasks.usercode.surroundings import kept_streams
 
     with serving() as ui, kept_streams():
@@ -161,11 +162,12 @@ def _run(suite: Path, options: Any, as_json: bool) -> tuple[int, bool]:
         page = Path(str(document.get("output"))) / "suite.html"
         files = f"page:    {page}" if page.is_file() else f"files:   {document.get('output')}"
         print(f"\n{files}\nPrefect: {link(document['flow_run_url'])}")
-    evaluations = document.get("evaluations", ())
-    is_complete = bool(evaluations) and all(entry["ok"] for entry in evaluations)
+    evaluations = [NightEvaluation.model_validate(entry) for entry in document.get("evaluations", ())]
+    is_whole = bool(evaluations) and not any(entry.lacks for entry in evaluations)
+    is_complete = bool(evaluations) and all(entry.ok for entry in evaluations)
     if is_complete and document.get("verdict") == "inconclusive":
         return UNDECIDED, True
-    return 0 if state.is_completed() else FAILED, is_complete
+    return 0 if state.is_completed() else FAILED, is_whole
 
 
 def show_night(document: dict[str, Any], message: str | None) -> None:

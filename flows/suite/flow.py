@@ -23,6 +23,7 @@ from prefect.utilities.urls import url_for
 
 from flows.compare.runs import STATE_NAMES, comparison_document
 from flows.eval.flow import evaluate, stopped_state, under_control
+from flows.eval.publishing import Evaluation
 from flows.server import own_flow
 from flows.suite.judging import JudgedNight, judge_night, to_confirm
 from flows.suite.names import dated
@@ -197,16 +198,20 @@ def _evaluate(suite: SuiteConfig, planned: PlannedEvaluation, control: RunContro
         state: State[Any] = await evaluate(planned.config, planned.options, return_state=True)
         return state
 
+    def is_whole() -> bool:
+        return Evaluation(str(planned.options.output)).is_whole_of(str(state.state_details.flow_run_id))
+
     try:
         state = retry_until_up(lambda: asyncio.run(run()))
         # Prefect's own retries sleep out their delay: such a run can't be stopped meanwhile.
         for _ in range(suite.retries):
-            if not state.is_failed() or not _goes_on_after(suite.retry_delay, control):
+            if not state.is_failed() or is_whole() or not _goes_on_after(suite.retry_delay, control):
                 break
             state = retry_until_up(lambda: asyncio.run(run()))
+        ok, whole = state.is_completed(), state.is_failed() and is_whole()
     except Exception as error:  # the engine itself failed, not a task: a server that is gone, a full disk
         return NightEvaluation(name=name, run_id=run_id, ok=False, message=f"{type(error).__name__}: {error}")
-    return NightEvaluation(name=name, run_id=run_id, ok=state.is_completed(), message=state.message)
+    return NightEvaluation(name=name, run_id=run_id, ok=ok, whole=whole, message=state.message)
 
 
 def _goes_on_after(seconds: float, control: RunControl) -> bool:

@@ -110,7 +110,7 @@ class SuiteConfig(Strict):
         7, ge=2, description="Nights that the rolling baseline and flapping items look back on"
     )
     parallel: int = Field(2, ge=1, description="Evaluations at once")
-    retries: int = Field(0, ge=0, description="How often an evaluation that failed is tried again")
+    retries: int = Field(0, ge=0, description="How often an evaluation that lacks something is tried again")
     retry_delay: float = Field(60.0, ge=0, description="Seconds before it is")
     timeout: Seconds | None = Field(
         None, description="How long a night may take, such as 6h; then it ends under the name TimedOut"

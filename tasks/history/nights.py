@@ -51,6 +51,8 @@ class NightEvaluation(BaseModel):
     name: str
     run_id: str
     ok: bool = True
+    whole: bool = False
+    """Where it is not ``ok``: nothing of it is missing, and findings alone failed it."""
     message: str | None = None
     requests: dict[str, int] | None = None
     """Of its models: ``sent``, of these ``batched``, ``cached``, and of those ``same_night``; None where it
@@ -61,6 +63,11 @@ class NightEvaluation(BaseModel):
     """What its last attempt cost, by currency; the key is empty where the prices name none."""
     stopped: dict[str, Any] | None = None
     """As its manifest has it: ``asked_items``, ``of_items``, ``why``; None where all items were asked."""
+
+    @property
+    def lacks(self) -> bool:
+        """Whether a rerun could compute something of it."""
+        return not self.ok and not self.whole
 
 
 class Notice(BaseModel):

@@ -19,8 +19,8 @@ the pruning has ended, a pruning gives way and is refused. No atomic operation o
 needed, so that this works on object stores, too.
 
 A deployment's night is its flow run, which a retry keeps. On the command line a run that was killed or
-failed is simply started again, and then goes on with the night whose answers it has already asked for:
-``nights/<digest of the config>.json`` says which that is until the night is done.
+lacks something is simply started again, and then goes on with the night whose answers it has already
+asked for: ``nights/<digest of the config>.json`` says which that is until the night is done.
 """
 
 import json

@@ -51,21 +51,42 @@ def test_a_finding_that_leaves_the_numbers_is_no_failure(evaluate: Evaluate) -> 
     assert ran.code == 0
 
 
-def test_a_finding_of_level_error_is_a_failed_run_although_every_pair_has_a_number(
-    evaluate: Evaluate, tmp_path: Path
-) -> None:
-    """A reward model that says nothing of two answers in three."""
-    (tmp_path / "mine.py").write_text(
+def mostly_unscored(folder: Path, keys: str = "") -> Path:
+    """A benchmark with a reward model that says nothing of two answers in three."""
+    (folder / "mine.py").write_text(
         "def reward(responses, docs):\n    return [None if int(doc['id']) % 3 else 1.0 for doc in docs]\n"
     )
     rows = [{"id": str(number), "question": "?", "said": "x"} for number in range(12)]
-    (tmp_path / "items.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (tmp_path / "rewarded.yaml").write_text(
+    (folder / "items.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "rewarded.yaml").write_text(
         "name: rewarded\ndataset: items.jsonl\nprompt_template: '{{question}}'\nmetric_list: []\n"
         "models: [{name: recorded, type: replay, config: {field: said}}]\n"
-        "scorer: {type: reward_model, function: 'mine.py:reward'}\n"
+        f"scorer: {{type: reward_model, function: 'mine.py:reward'}}\n{keys}"
     )
-    ran = evaluate(tmp_path / "rewarded.yaml", "--json")
+    return folder / "rewarded.yaml"
+
+
+def test_a_run_that_a_finding_fails_ends_its_night_and_is_not_tried_again(
+    evaluate: Evaluate, suite_night: Evaluate, tmp_path: Path
+) -> None:
+    """Nothing of it is missing: there is nothing to go on with."""
+    path = mostly_unscored(tmp_path, "answers: fresh\n")
+    shown = evaluate(path)
+    assert (shown.code, "Nothing is missing." in shown.out) == (1, True)
+    assert "only what is missing" not in shown.out
+    nights = tmp_path / "store/nights"
+    assert [*nights.glob("*.json")] == []
+    suite = {"name": "night", "benchmarks": ["rewarded.yaml"], "retries": 1, "retry_delay": 3600}
+    (tmp_path / "suite.yaml").write_text(json.dumps(suite))
+    ran = suite_night(tmp_path / "suite.yaml")
+    assert (ran.code, ran.document["evaluations"][0]["ok"]) == (1, False)
+    assert [*nights.glob("*.json")] == []
+
+
+def test_a_finding_of_level_error_is_a_failed_run_although_every_pair_has_a_number(
+    evaluate: Evaluate, tmp_path: Path
+) -> None:
+    ran = evaluate(mostly_unscored(tmp_path), "--json")
     assert [(row["status"], row["n_unscored"]) for row in ran.document["results"]] == [("ok", 8)]
     (finding,) = [entry for entry in ran.document["diagnostics"] if entry["severity"] == "error"]
     assert (ran.code, ran.document["status"]) == (1, "Failed")
