@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from metrics.aggregation import Aggregation
 
 
+NO_TRUTH: Final = "the item has no ground truth to compare"
+"""Why a response is unscored that no method could judge."""
+
 _OUTCOME = ("passed", "score", "custom_fields", "detailed_results", "details")
 _ENTRY = ("label", "result", "name", "description")
 _RETURN = ("labels", "custom_fields")

@@ -32,7 +32,7 @@ from tasks.verdicts.built_in import (
     regex_match,
 )
 from tasks.verdicts.config import METHOD_PARAMS, EvaluationMethodConfig, ExactMatchParams, RegexMatchParams
-from tasks.verdicts.labels import Verdict, details_json, read_verdicts
+from tasks.verdicts.labels import NO_TRUTH, Verdict, details_json, read_verdicts
 
 _BY_KEYWORD = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -301,8 +301,7 @@ def _any_truth(name: str, judge: Judge, response: str | None, truths: Sequence[A
 
 
 def _nothing_to_compare(name: str, response: str | None) -> Verdict:
-    missing = "the response has no text" if response is None else "the item has no ground truth"
-    return Verdict(name, error=f"{missing} to compare")
+    return Verdict(name, error="the response has no text to compare" if response is None else NO_TRUTH)
 
 
 _GIVEN = ("response", "ground_truth", "inference_result")

@@ -27,7 +27,8 @@ from tasks.reporting.diagnostics.findings import (
     TallyCheck,
 )
 from tasks.reporting.spans import find_span, patterns
-from tasks.reporting.view import Extractor, ResponseView, RunView, SampleView
+from tasks.reporting.view import Extractor, LabelView, ResponseView, RunView, SampleView
+from tasks.verdicts.labels import NO_TRUTH
 
 if TYPE_CHECKING:
     from metrics.metric import Metric
@@ -80,15 +81,20 @@ class FailedRequests(TallyCheck[str]):
                 )
 
 
-class UnscoredResponses(TallyCheck[str]):
+LOST: Final = "could not be scored"
+UNTRUE: Final = "are to items without a ground truth"
+UNSAID: Final = "have neither passed nor a score"
+
+
+class UnscoredResponses(TallyCheck[tuple[str, str]]):
     """Answers that are there and have no score: a judge whose reply was unreadable, a metric or an evaluation
-    method that gave up."""
+    method that gave up; and those that a method had nothing to compare with, or gave a label alone."""
 
     def add(self, sample: SampleView) -> None:
         """Counts unscored answers by pair and by method; failed requests, cut-off and refused answers have
         checks of their own."""
         for pair, scores in sample.scores.items():
-            tally, reasons = self.tallies[pair], sample.reasons.get(pair, ())
+            tally, reasons = self.tallies[pair, LOST], sample.reasons.get(pair, ())
             for index, score in enumerate(scores):
                 if index < len(sample.responses) and not sample.responses[index].ok:
                     continue
@@ -96,24 +102,42 @@ class UnscoredResponses(TallyCheck[str]):
                 if score is None:
                     reason = reasons[index] if index < len(reasons) else None
                     tally.hit(sample, reason or NO_REASON)
-        in_order = sorted(sample.labels, key=lambda label: label.status != "ok")  # of several, one is enough
-        judged = {(label.method, label.sample_index): label for label in in_order}
-        for (method, index), label in judged.items():
-            if index < len(sample.responses) and sample.responses[index].ok:
-                tally = self.tallies[f"evaluation method {method}"]
+        answered = [
+            label
+            for label in sample.labels
+            if label.sample_index < len(sample.responses) and sample.responses[label.sample_index].ok
+        ]
+        in_order = sorted(answered, key=lambda label: label.status != "ok")  # of several, one is enough
+        for label in {(label.method, label.sample_index): label for label in in_order}.values():
+            self._add_judged(sample, label)
+        for label in answered:
+            if label.status == "ok":
+                tally = self.tallies[f"evaluation method {label.method}, label {label.label}", UNSAID]
                 tally.total += 1
-                if label.status != "ok":
-                    tally.hit(sample, label.details.get("error") or NO_REASON)
+                if label.number is None:
+                    tally.hit(sample, label.details)
+
+    def _add_judged(self, sample: SampleView, label: LabelView) -> None:
+        """Counts what a method made of one answer; what it could not judge at all is no failure of it."""
+        name, error = f"evaluation method {label.method}", label.details.get("error")
+        lost, untrue = self.tallies[name, LOST], self.tallies[name, UNTRUE]
+        untrue.total += 1
+        if error == NO_TRUTH:
+            untrue.hit(sample, error)
+            return
+        lost.total += 1
+        if label.status != "ok":
+            lost.hit(sample, error or NO_REASON)
 
     def finish(self) -> Iterator[Diagnostic]:
-        """One finding a pair or method."""
-        for pair, tally in self.tallies.items():
-            if tally.seen:
+        """One finding a pair or method and way to have no score; a label that has a verdict nowhere is not
+        meant to."""
+        for (name, how), tally in self.tallies.items():
+            if tally.seen and not (how == UNSAID and tally.seen == tally.total):
                 yield tally.finding(
                     "unscored",
-                    self.gravity(tally),
-                    f"{pair}: {tally.words('answer')} could not be scored; they count neither as right nor "
-                    "as wrong.",
+                    self.gravity(tally) if how == LOST else "warning",
+                    f"{name}: {tally.words('answer')} {how}; they count neither as right nor as wrong.",
                 )
 
 

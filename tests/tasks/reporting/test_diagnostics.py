@@ -13,6 +13,7 @@ from tasks.reporting.diagnostics.answers import Frequent
 from tasks.reporting.diagnostics.findings import Diagnostic, DiagnosticOptions
 from tasks.reporting.diagnostics.responses import uncounted_replies
 from tasks.reporting.view import LabelView, ResponseView, RunView, SampleView
+from tasks.verdicts.labels import NO_TRUTH
 from tests.tasks.reporting.report_recordings import CONFIG, gsm8k, run_of
 
 
@@ -161,6 +162,36 @@ def test_answers_that_an_evaluation_method_could_not_judge_are_told_once_a_metho
     assert found["unscored"].examples[0].text == "no reply"
     failed = {"responses": [ResponseView(None, "infra_error", "HTTP 503")], "labels": labels}
     assert "unscored" not in findings(sample(n, **failed) for n in range(50))  # type: ignore[arg-type]
+
+
+def test_an_item_without_a_ground_truth_is_no_failure_of_a_method_but_a_warning() -> None:
+    nothing = LabelView("sums", 0, status="unscored", details={"error": NO_TRUTH}, method="sums")
+    unread = replace(nothing, details={"error": "no reply"})
+    right = LabelView("sums", 0, True, method="sums")
+    (found,) = all_findings([*[nothing] * 30, *[right] * 20])
+    assert (found.kind, found.severity) == ("unscored", "warning")
+    assert found.message.startswith(
+        "evaluation method sums: 30 of 50 answers (60 %) are to items without a ground truth"
+    )
+    gave_up, without = all_findings([*[nothing] * 30, *[unread] * 11, *[right] * 9])
+    assert gave_up.severity == "error", "more than half of what it could judge"
+    assert gave_up.message.startswith("evaluation method sums: 11 of 20 answers (55 %) could not be scored")
+    assert without.severity == "warning"
+
+
+def test_answers_without_a_verdict_of_a_label_that_others_have_are_a_warning() -> None:
+    says_nothing = LabelView("right", 0, details={"custom_fields": {"applies": False}}, method="topical")
+    (found,) = all_findings([*[says_nothing] * 30, *[replace(says_nothing, passed=True)] * 20])
+    assert (found.kind, found.severity) == ("unscored", "warning")
+    assert found.message.startswith(
+        "evaluation method topical, label right: 30 of 50 answers (60 %) have neither passed nor a score"
+    )
+    assert not all_findings([says_nothing] * 50), "a label that only ever tells is no verdict"
+
+
+def all_findings(labels: list[LabelView]) -> tuple[Diagnostic, ...]:
+    kept = [sample(number, labels=[label]) for number, label in enumerate(labels)]
+    return diagnose(run_of(lambda: iter(kept), {"benchmark": "b", "config": {}}))
 
 
 def test_answers_at_the_limit_of_a_model_that_thinks_may_be_its_thoughts() -> None:
