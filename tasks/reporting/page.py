@@ -405,7 +405,7 @@ class SampleIndex:
         for label in sample.labels:
             by_label[label.label].append(None if label.passed is None else float(label.passed))
             unscored = self._label_unscored[label.label]
-            unscored[row] = unscored.get(row, 0) + (label.status != "ok")
+            unscored[row] = unscored.get(row, 0) + (label.number is None)
         for name, passed in by_label.items():
             self._passed[name][row] = mean_of_scored(passed)
         for name, mean in sample.label_means.items():

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 
 from tasks.reporting.diagnostics.findings import SHOWN_OF_A_KIND, Diagnostic, grouped
-from tasks.reporting.page import environment, inline_json, json_bytes
+from tasks.reporting.page import SampleIndex, environment, inline_json, json_bytes
 from tasks.reporting.report import FirstPass, PageLimits, write_report
 from tasks.reporting.view import LabelView, ResponseView, RunView, SampleView
 from tasks.store.home import FileUnwritable
@@ -392,3 +392,16 @@ def test_unscored_is_counted_only_where_something_was_scored(tmp_path: Path) -> 
     answered = sample(scores={}, filters={})
     pages = [Page(write_report(run(one), tmp_path / "r.html").path) for one in (answered, sample())]
     assert ["over all pairs" in page.text for page in pages] == [False, True]
+
+
+def test_the_unscored_samples_of_a_label_are_those_that_its_row_counts() -> None:
+    """A method may say more of a response than whether it passed, and nothing else."""
+    index = SampleIndex()
+    for label in (
+        LabelView("right", 0, True),
+        LabelView("right", 0, details={"custom_fields": {"applies": False}}),
+        LabelView("right", 0, status="unscored"),
+        LabelView("right", 0, score=0.3),
+    ):
+        index.add(SampleView("a", "m", "p", "q", responses=[ResponseView("x")], labels=[label]), 0)
+    assert index.record([4], 0)["label_unscored"] == {"right": [0, 1, 1, 0]}
