@@ -45,7 +45,7 @@ from tasks.reduction.facets import facet_words
 from tasks.reporting import numbers
 from tasks.reporting.context import moment
 from tasks.reporting.tables import Column, FittedTable, one_line
-from tasks.store.home import finite, write_json
+from tasks.store.home import FileUnwritable, finite, write_json
 
 PAGE = "comparison.html"
 TOLD_FLIPS = 10
@@ -202,8 +202,11 @@ def write_comparison(folder: Path, compared: ComparedRuns, document: Mapping[str
     FileUnwritable.
     """
     page = folder / PAGE
+    try:
+        page.unlink(missing_ok=True)
+    except OSError as error:
+        raise FileUnwritable(f"can't remove {page}: {error.strerror or error}") from error
     write_json(folder / "comparison.json", document)
-    page.unlink(missing_ok=True)
     try:
         _write_page(page, compared)
     except (DataError, OSError) as error:

@@ -272,6 +272,18 @@ def test_a_comparison_that_cannot_be_written_leaves_the_one_before_whole(
     assert [path.name for path in out.iterdir()] == ["comparison.json"]
 
 
+def test_no_new_numbers_stand_beside_a_page_that_cannot_be_removed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base, candidate = folder(tmp_path / "a", 4), folder(tmp_path / "b", 1)
+    out = tmp_path / "out"
+    page = out / "comparison.html"
+    page.mkdir(parents=True)
+    code, _, err = compare(capsys, base, candidate, "--output", out)
+    assert (code, err.startswith(f"error: can't remove {page}: ")) == (2, True)
+    assert [path.name for path in out.iterdir()] == ["comparison.html"]
+
+
 def test_a_run_that_cannot_be_read_has_its_own_name_in_the_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
