@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 
 from tasks.comparison.runs import unpriced
 from tasks.models.tally import asked_and_reused
-from tasks.reduction.facets import facet_text, facet_texts
+from tasks.reduction.facets import facet_text, facet_texts, facet_words
 from tasks.reporting import numbers
 from tasks.reporting.diagnostics.findings import SHOWN_OF_A_KIND, Diagnostic, Example, grouped
 from tasks.reporting.numbers import RATING_COLUMNS, rating_cells, rating_effects, strongest_first
@@ -119,6 +119,7 @@ def page_context(
         "doublings": [row for row in computed if row.doubling is not None],
         "facet_names": facet_names(rows),
         "facet_text": facet_text,
+        "facet_words": facet_words,
         "show": _optional_columns(rows),
         "plots": plots[:PANELS_OPEN],
         "more_plots": folded,

@@ -206,7 +206,7 @@ def group_names(rows: Sequence[ResultRow]) -> dict[Place, str]:
     parts = [row.group_parts for row in groups.values()]
     distinguishing = {name for some in parts for name in some if len({p.get(name) for p in parts}) > 1}
     return {
-        place: " · ".join(text for name, text in place if name in distinguishing)
+        place: " · ".join(facet_words(text) for name, text in place if name in distinguishing)
         or row.group_parts.get("model_name", row.group)
         for place, row in groups.items()
     }

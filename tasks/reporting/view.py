@@ -30,7 +30,7 @@ from metrics.errors import NightjarError
 from tasks.messages.calls import parsed_calls
 from tasks.messages.endings import is_at_limit
 from tasks.models.records import AnswerStatus
-from tasks.reduction.facets import facet_texts
+from tasks.reduction.facets import facet_texts, facet_words
 from tasks.reporting import numbers
 from tasks.rows.parts import Origin, Row, item_field, locate, resolve
 from tasks.store.schemas import ABSENT, plain_values, row_dicts
@@ -307,7 +307,10 @@ class ResultRow:
     @property
     def group(self) -> str:
         """The facet group in words: ``"gpt · plain · subject=algebra"``."""
-        parts = (text if name in OWN_FACETS else f"{name}={text}" for name, text in self.group_parts.items())
+        parts = (
+            text if name in OWN_FACETS else f"{name}={facet_words(text)}"
+            for name, text in self.group_parts.items()
+        )
         return " · ".join(parts) or "all"
 
     @cached_property

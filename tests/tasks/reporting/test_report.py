@@ -405,3 +405,14 @@ def test_the_unscored_samples_of_a_label_are_those_that_its_row_counts() -> None
     ):
         index.add(SampleView("a", "m", "p", "q", responses=[ResponseView("x")], labels=[label]), 0)
     assert index.record([4], 0)["label_unscored"] == {"right": [0, 1, 1, 0]}
+
+
+def test_a_group_whose_facet_is_empty_has_a_name_in_the_table(tmp_path: Path) -> None:
+    rows = [
+        result("b", "m", "p", "em,none", [1.0], 1) | {"facets": json.dumps({"topic": topic})}
+        for topic in ("", "x")
+    ]
+    view = dataclasses.replace(
+        run_of(lambda: iter(()), {"benchmark": "b"}), results=pa.Table.from_pylist(rows, schema=RESULTS)
+    )
+    assert "<td>(empty)</td>" in write_report(view, tmp_path / "report.html").path.read_text()

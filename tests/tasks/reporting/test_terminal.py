@@ -110,6 +110,15 @@ def test_reductions_are_named_and_lower_is_better_points_down() -> None:
     assert re.search(r"ter +↓", text)
 
 
+def test_a_group_whose_facet_is_empty_has_a_name() -> None:
+    """Else it looks like the row of all."""
+    empty = row(facets=json.dumps({"model_name": "demo", "topic": ""}))
+    failed = empty | {"status": "failed", "value": None, "error": "nothing"}
+    text = printed(table(row(), row(facets='{"topic": "x"}'), empty, failed))
+    assert text.count("(empty)") == 2
+    assert "topic=(empty): nothing" in text
+
+
 def test_failed_pairs_come_last_with_reason_and_the_command_that_retries_them() -> None:
     failed = row(
         metric="bleu", filter="none", status="failed", value=None, error="MetricError: row 3\nis no text"
