@@ -66,7 +66,7 @@ class JudgedNight:
     @property
     def complete(self) -> bool:
         """Everything was evaluated."""
-        return all(entry.ok for entry in self.night.evaluations)
+        return self.night.complete
 
     @property
     def ok(self) -> bool:
@@ -129,7 +129,7 @@ def judge_night(
     opened = _opener(store)
     tonight = opened(night)
     against = _against(planned, {pair: mute.said for pair, mute in mutes_of(store, night).items()})
-    if gate is not None and chosen and all(entry.ok for entry in evaluations):
+    if gate is not None and chosen and night.complete:
         # Whose evaluation failed may be what the gate names.
         known = (run for entry in (night, *chosen) for run in opened(entry).values())
         check_pairs(gate, *known)

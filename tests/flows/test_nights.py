@@ -278,6 +278,12 @@ def test_the_headline_says_why_evaluations_failed_each_reason_once() -> None:
     assert len(said) < 700
 
 
+def test_a_judged_night_that_evaluated_nothing_is_not_complete() -> None:
+    night = Night(suite="night", run_id="night-1", started="2026-11-22", evaluations=())
+    judged = JudgedNight(night=night, compared=None, courses=())
+    assert (judged.complete, judged.ok) == (False, False)
+
+
 def test_small_steps_add_up_against_the_anchor(night: Judge) -> None:
     first = night()
     anchor, nights = first.night.run_id, []
