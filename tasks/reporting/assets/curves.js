@@ -1,4 +1,5 @@
-// A model's numbers on a benchmark, night by night: one point a night, its last run that did not fail.
+// A model's numbers on a benchmark, night by night: one point a night, its last run that did not fail. Where all of a
+// model's runs did, as where another pair always fails, theirs are drawn, and named so.
 
 const BOX = { left: 44, right: 348, top: 10, bottom: 186 };
 const LINES = 8;
@@ -14,11 +15,13 @@ function svg(tag, properties = {}, ...children) {
 function coursesOf(runs) {
   const found = new Map();
   const within = (map, key) => map.get(key) ?? map.set(key, new Map()).get(key);
-  for (const run of runs) {
-    if (run.status !== 'ok') continue;
+  const whole = (run) => run.status === 'ok';
+  for (const run of [...runs.filter(whole), ...runs.filter((run) => !whole(run))]) {
     for (const [name, pair, value, low, high, text] of run.points) {
       if (value === null) continue;
-      const nights = within(within(found, `${run.benchmark}: ${pair}`), name);
+      const lines = within(found, `${run.benchmark}: ${pair}`);
+      if (!whole(run) && lines.has(name)) continue;
+      const nights = within(lines, whole(run) ? name : `${name} (failed)`);
       const night = run.when.slice(0, 10);
       if (!nights.has(night)) nights.set(night, { night, value, low, high, text, run });
     }

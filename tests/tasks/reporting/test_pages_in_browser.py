@@ -728,6 +728,21 @@ def test_a_night_is_one_point_of_its_last_run(browser: Any, tmp_path: Path) -> N
     opened.context.close()
 
 
+def test_failed_runs_are_drawn_over_time_where_a_curve_has_no_others(browser: Any, tmp_path: Path) -> None:
+    """A pair that always fails does so in runs whose other numbers are sound."""
+    store = Store(str(tmp_path / "store"))
+    for number, value in enumerate((0.5, 0.6)):
+        record(store, f"night-{number}", number, row("a", value))
+        record(store, f"lost-{number}", number, row("a", 0.1), row("b", value), status="failed")
+    opened = Opened(browser, write_index(store, tmp_path / "results"))
+    page = opened.ready()
+    marks = page.locator("#curves circle title").all_text_contents()
+    assert [mark.split(",")[0] for mark in marks] == ["night-0", "night-1", "lost-0", "lost-1"]
+    names = [text.strip() for text in page.locator("#curves .legend li").all_text_contents()]
+    assert names == ["a", "b (failed)"]
+    opened.context.close()
+
+
 @pytest.mark.parametrize("width", [390, 1280, 1920])
 def test_the_table_of_runs_fits_the_window(browser: Any, pages: dict[str, Path], width: int) -> None:
     opened = Opened(browser, pages["index"], viewport={"width": width, "height": 900})
