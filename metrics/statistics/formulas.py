@@ -36,6 +36,7 @@ from metrics.statistics.intervals import (
     wilson_near_bounds,
     without_rounding,
 )
+from metrics.statistics.power import are_samples
 from metrics.statistics.tied import CLOSE, Tied, size_of_change
 from metrics.types import Floats, Ints
 
@@ -297,9 +298,7 @@ def variance_components(means: Floats, repeats: Floats, stderr: float) -> tuple[
 
     More repeats divide the square of the second by as much, more items that of both (Miller 2024).
     """
-    right = means * repeats
-    whole = bool((np.abs(right - np.rint(right)) < 1e-9).all()) and bool(((means >= 0) & (means <= 1)).all())
-    if len(means) < 2 or not whole or repeats.min() < 2:
+    if len(means) < 2 or not are_samples(means, repeats):
         return None
     sampling = math.sqrt(float((means * (1 - means) / (repeats - 1)).sum())) / len(means)
     if sampling > _BEYOND * stderr:

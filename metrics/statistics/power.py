@@ -228,8 +228,9 @@ def foreseen_mde(
 
     ``sampling`` is the part of ``stderr`` that repeats explain, ``means`` and ``repeats`` (n,) each item's:
     the other run is taken to answer the same items again. Of single answers nothing says how many items of
-    another run would differ, and the runs are taken to be unrelated, the worst that is usual. ``clusters`` is
-    the number of equal ones that the items' clusters count as, infinite without any. NaN for too few units,
+    another run would differ, and the runs are taken to be unrelated, the worst that is usual; or to change so
+    little, where they are neither right nor wrong, that all of their items hide others. ``clusters`` is the
+    number of equal ones that the items' clusters count as, infinite without any. NaN for too few units,
     and beyond ``width``, the range of the number.
     """
     degrees = min(units, clusters) - 1.0
@@ -242,12 +243,33 @@ def foreseen_mde(
         ties = float(((means <= 0) | (means >= 1)).mean())
         apart = float(np.sqrt(4 / math.pi * means * (1 - means) / repeats).mean())
         found = shift_mde(math.sqrt(2) * sampling * more, degrees, ties, apart, alpha, width, clusters)
-        alike = None if math.isfinite(clusters) else _alike_items(means, repeats, found, width)
-        return found if alike is None else larger(found, alike.mde(degrees, alpha))
+        return found if math.isfinite(clusters) else _with_alike(found, means, repeats, width, alpha)
     if means is not None and len(means) == units and bool(((means == 0) | (means == 1)).all()):
         share = float(means.mean())
         return mcnemar_mde(units, units * share * (1 - share), alpha)
-    return shift_mde(math.sqrt(2) * stderr * more, degrees, 0.0, 1.0, alpha, width, clusters)
+    found = shift_mde(math.sqrt(2) * stderr * more, degrees, 0.0, 1.0, alpha, width, clusters)
+    if means is None or math.isfinite(clusters) or not math.isfinite(width):
+        return found
+    if repeats is not None and are_samples(means, repeats):  # they spread more than the items do, by chance
+        return _with_alike(found, means, repeats, width, alpha)
+    return larger(found, unseen_mde(units, alpha, width))  # how little the items will change is not known
+
+
+def are_samples(means: Floats, repeats: Floats) -> bool:
+    """Whether each mean is of at least two repeats of 0 or 1."""
+    right = means * repeats
+    whole = bool((np.abs(right - np.rint(right)) < 1e-9).all()) and bool(((means >= 0) & (means <= 1)).all())
+    return whole and bool((repeats >= 2).all())
+
+
+def _with_alike(found: float, means: Floats, repeats: Floats, width: float, alpha: float) -> float:
+    """The loss with what items of these means hide, if all change nearly alike."""
+    alike = _alike_items(means, repeats, found, width)
+    if alike is None:
+        return found
+    still = (1 - alike.moved) ** alike.items > 0.5  # as a rule no item leaves the others
+    unseen = unseen_mde(alike.items, alpha, width) if still else 0.0
+    return larger(larger(found, unseen), alike.mde(alike.items - 1.0, alpha))
 
 
 def _alike_items(means: Floats, repeats: Floats, loss: float, width: float) -> Alike | None:
@@ -264,6 +286,11 @@ def _alike_items(means: Floats, repeats: Floats, loss: float, width: float) -> A
 def larger(first: float, second: float) -> float:
     """The larger of two losses that are found; NaN where one of them is not known."""
     return math.nan if math.isnan(first) or math.isnan(second) else max(first, second)
+
+
+def unseen_mde(items: int, alpha: float, width: float) -> float:
+    """The loss of the fewest items that a sign-flip test finds, of the whole range each."""
+    return units_needed(alpha) * width / items
 
 
 def units_needed(alpha: float) -> int:
