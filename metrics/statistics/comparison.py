@@ -41,6 +41,7 @@ from metrics.statistics.power import (
     shift_mde,
     smoothed,
     units_needed,
+    unseen_mde,
 )
 from metrics.statistics.resampled import Tabled, by_bootstrap
 from metrics.statistics.significance import sign_flip
@@ -283,13 +284,19 @@ def _by_permutation(
         )
         warning += "comparison would find is not known"
         mde = math.nan
-    elif groups is None and tied.sparse:
-        gained, lost = int((tied.moved > 0).sum()), int((tied.moved < 0).sum())
-        mde = _either_way(count, gained, lost, alpha) * math.sqrt(tied.typical)
-    else:  # the loss of some comes from units that did not change at all, not from those that changed little
-        size = float(np.abs(still.moved).sum()) / n
-        clusters = math.inf if groups is None else effective_units(own)
-        mde = shift_mde(spread, shape.degrees, still.ties, size, alpha, width, clusters)
+    else:
+        mde, loss_of, unseen = math.nan, still, 0.0
+        if groups is None and tied.sparse and (tied.differing > 1 or still.sparse):
+            gained, lost = int((tied.moved > 0).sum()), int((tied.moved < 0).sum())
+            mde, loss_of = _either_way(count, gained, lost, alpha) * math.sqrt(tied.typical), tied
+        elif groups is None and tied.sparse:
+            unseen = unseen_mde(count, alpha, width)
+        # What gained by a part of the range may lose too, unlike what gained all of it.
+        if math.isnan(mde) and (loss_of is still or tied.typical < width**2):
+            # The loss of some is of units that did not change at all, or, of counted ones, of those that tie.
+            size = float(np.abs(loss_of.moved).sum()) / n
+            clusters = math.inf if groups is None else effective_units(own)
+            mde = larger(shift_mde(spread, shape.degrees, loss_of.ties, size, alpha, width, clusters), unseen)
     if near > 0:
         alike = Alike(count, stderr, smoothed(tied.differing, count), tied.typical, width)
         mde = larger(mde, alike.mde(straight.degrees, alpha))

@@ -149,6 +149,29 @@ def test_grades_of_single_answers_foresee_a_loss_that_is_found() -> None:
     assert np.mean([one.p_value < 0.05 for one in made]) >= 0.75 - 0.12
 
 
+def test_items_of_which_many_rise_by_a_part_of_the_range_name_a_loss_that_is_found() -> None:
+    """Of 30 items with 8 samples two comparisons in five named none, and said that none would be found."""
+    rng = np.random.default_rng(9)
+    made = [compare_items(SHARE, *equally_hard(rng, 0.0, 30, 8, 0.7), None, FAST) for _ in range(ROUNDS)]
+    assert not any(math.isnan(one.mde) or one.warning for one in made)
+    loss = float(np.median([one.mde for one in made]))
+    made = [compare_items(SHARE, *equally_hard(rng, loss, 30, 8, 0.7), None, FAST) for _ in range(ROUNDS)]
+    assert 0.15 < loss < 0.2
+    assert np.mean([one.p_value < 0.05 for one in made]) >= 0.75 - 0.12
+
+
+def test_items_that_all_change_a_little_name_the_loss_of_the_fewest_that_reach_the_level() -> None:
+    """As if none had changed at all, .28 was named, where six items that lose all are found always."""
+    rng = np.random.default_rng(10)
+    made = [compare_items(SHARE, *equally_hard(rng, 0.0, 30, 64, 0.95), None, FAST) for _ in range(10)]
+    assert max(one.mde for one in made) < 0.21
+    for _ in range(ROUNDS):
+        base, candidate = (run.value for run in equally_hard(rng, 0.0, 30, 64, 0.95))
+        candidate = np.where(np.arange(30) < 6, 0.0, candidate)
+        runs = [ItemColumn(column, column.reshape(-1, 1)) for column in (base, candidate)]
+        assert compare_items(SHARE, *runs, None, FAST).p_value < 0.05
+
+
 def test_few_clusters_foresee_no_loss() -> None:
     """Of 12 clusters a comparison names no loss either, and 13 found .59 of those that one run foresaw."""
     few, enough = (

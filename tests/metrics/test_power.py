@@ -169,7 +169,9 @@ def test_power_at_the_effect_that_is_printed() -> None:
         loss = float(np.nanmedian(promised))
         power = np.mean([compared(draw, rng, loss, aggregation).p_value < 0.05 for _ in range(500)])
         noise = 2 * math.sqrt(0.8 * 0.2 / 500)
-        assert 0.75 - noise <= power <= 0.9 + noise, (name, loss, power)
+        # Of repeats all items lose here; where only some do, the same loss is found less often.
+        high = 0.95 if name.startswith("repeats") else 0.9
+        assert 0.75 - noise <= power <= high + noise, (name, loss, power)
     assert len(POWERED) == 30
     assert printed >= 20
 
