@@ -45,6 +45,8 @@ _BY_NAME: Final = re.compile(
 _WORDLESS: Final = frozenset({"Bad Request", "Forbidden"})
 """What is left of a refusal to look something up: the answer has no body that says more."""
 _HINT: Final = " (are the credentials valid, and allowed to do this?)"
+_NO_SUCH_FILE: Final = frozenset({errno.ENOTDIR, errno.ENAMETOOLONG})
+"""By these a disk says that there can be no file of a name."""
 _STATUSES: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 STORE_LOG: Final = logging.getLogger("tasks.store")
 """What people should know of a store while a run goes on, that it is away or what is damaged: a command line
@@ -144,6 +146,8 @@ class Boundary:
                     raise StoreError(f"store {self.uri}: can't write {name}: {said}") from error
                 raise FileMissing(f"store {self.uri}: {name} is not there") from error
             except Exception as error:
+                if self._local and doing in ("look for", "read") and _errno(error) in _NO_SUCH_FILE:
+                    raise FileMissing(f"store {self.uri}: {name} is not there") from error
                 said = f"store {self.uri}: can't {doing} {name}: {reason_of(error)}"
                 if not is_passing(error, self._local):
                     damaged = self._local and doing == "read" and _errno(error) == errno.EIO

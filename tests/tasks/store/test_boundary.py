@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -174,6 +175,16 @@ def test_a_file_that_is_not_there_is_missing(store: Store) -> None:
         with pytest.raises(FileMissing, match=r"runs/a\.json is not there"):
             ask("runs/a.json")
     assert store.names("runs", ".json") == []
+
+
+@pytest.mark.parametrize("name", ["runs/a.json", f"media/{'a' * 300}"])
+def test_what_can_be_no_file_of_a_disk_is_missing(tmp_path: Path, name: str) -> None:
+    (tmp_path / "runs").write_text("a file where a folder should be")
+    store = Store(str(tmp_path))
+    assert not store.exists(name)
+    for ask in (store.read, store.document, store.size):
+        with pytest.raises(FileMissing, match="is not there"):
+            ask(name)
 
 
 def test_a_store_that_is_away_is_not_taken_for_an_empty_one(
