@@ -24,7 +24,7 @@ from tasks.models.connection import probe
 from tasks.models.control import check_run
 from tasks.models.identity import EXPANDED
 from tasks.models.providers.provider import AnyProvider, provider_of
-from tasks.models.records import EVERY, InferenceOptions, Lookup
+from tasks.models.records import EVERY, InferenceOptions, Lookup, asker_of
 from tasks.models.respond import MissingRequests, count_missing, given_answers, kept_responses, respond
 from tasks.models.served import room_of
 from tasks.models.tally import PartitionResponses, RequestTally, note_spent, spent_before
@@ -98,7 +98,9 @@ class InferSetup(Unkeyed):
     def asker(self, key: str) -> str | None:
         """The name of the inference under a key in this attempt at the run: what asks, whichever process
         does."""
-        return digest({"account": self.account, "infer": key}) if self.account is not None else None
+        if self.account is None:
+            return None
+        return asker_of(self.lookup.run or self.account, digest({"account": self.account, "infer": key}))
 
     def options(
         self,
@@ -180,8 +182,7 @@ def infer(
         asker = setup.asker(workspace.key)
         spent = stack.enter_context(_spent_by(asker))
         for attempt in range(REPAIRS + 1):
-            # What was asked so far is counted by that.
-            options = replace(options, asker=None if spent else asker)
+            options = replace(options, asker=asker, counted=bool(spent))
             responded = respond(setup.model, store.batches(requests), AnswerStore(store), options, progress)
             try:
                 ref = store.write("infer", workspace.key, RESPONSES, responded.batches, ANSWERS)

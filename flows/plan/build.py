@@ -282,7 +282,9 @@ def kept_answers(config: EvalConfig, options: RunOptions, began: float) -> Looku
 def kept_replies(options: RunOptions, began: float) -> Lookup:
     """Which kept replies of judges serve: what they say depends on what they are shown, and that is in their
     requests, so the night adds nothing."""
+    # A run may be given the id of an earlier one, and its retries are the same run.
     return Lookup(
+        run=digest({"run": options.run_id, "began": began})[:32],
         not_before=began if "infer" in options.refresh else 0.0,
         failed_before=began if FAILED_REQUESTS in options.refresh else 0.0,
     )

@@ -155,7 +155,8 @@ class Batches:
             return False
         keys = self.records.paid_keys(job)
         kept = self.inference.kept
-        return all(kept.snapshot(Lookup(night=job.night, not_before=job.created)).holds(keys))
+        lookup = Lookup(night=job.night, not_before=job.created, run=job.run)
+        return all(kept.snapshot(lookup).holds(keys))
 
     async def send(
         self,
@@ -323,6 +324,7 @@ class Exchange:
             uuid.uuid4().hex, records.identity, now, min(since, now), batches.options.night, tuple(file.ids),
             len(file.ids), file.path, first_keys=file.first_keys,
             prompt_tokens=file.prompt_tokens, completion_tokens=file.completion_tokens,
+            run=batches.options.lookup.run,
         )  # fmt: skip
         batches.inference.state.spending.promise(job.name, job.forecast(job.ids, batches.price))
         job = records.keep(job)

@@ -134,16 +134,29 @@ READ_FIELDS: Final = tuple(field.name for field in fields(Answer) if field.name 
 class Lookup:
     """Which kept answers count: of each request the one asked for last, among those of ``night`` (None: of
     any) that were asked for at ``not_before`` (seconds since 1970) or later; errors of the model also at
-    ``failed_before`` or later. All times are as ``believed``.
+    ``failed_before`` or later. All times are as ``believed``. Of what ``run`` asked for itself, no time is
+    looked at: its clock may have been set back since.
     """
 
     night: str | None = None
     not_before: float = 0.0
     failed_before: float = 0.0
+    run: str | None = None
 
-    def serves(self, night: str | None, asked_at: float) -> bool:
-        """Whether what that night asked for at that time counts."""
-        return self.night in (None, night) and bool(believed(asked_at) >= self.not_before)
+    def serves(self, night: str | None, asked_at: float, run: str | None = None) -> bool:
+        """Whether what that run of that night asked for at that time counts."""
+        own = run is not None and run == self.run
+        return self.night in (None, night) and (own or bool(believed(asked_at) >= self.not_before))
+
+
+def asker_of(run: str, inference: str) -> str:
+    """What stands beside the answers that an inference of a run asked for."""
+    return f"{run}.{inference}"
+
+
+def run_of(asker: str | None) -> str | None:
+    """The run in the name of an asker."""
+    return None if asker is None else asker.partition(".")[0]
 
 
 CLOCKS_AHEAD_SECONDS: Final = 300.0
@@ -313,11 +326,12 @@ class InferenceOptions:
     serve; ``refresh`` lets none serve that was asked for before this call. ``night`` stands beside each new
     answer. ``run_id`` names the run that people stop and pause, ``account`` what limits apply to, shared by
     all partitions of the process; None: this call's own. ``asker`` names these requests of this attempt at a
-    run, whatever process asks for them: its kept answers count as sent, and not as kept before. ``server`` is
-    where a model that is served here answers, ``batches`` names jobs that have asked some of the requests;
-    ``left_out`` is why the others are not asked, where a limit left them out of these jobs. ``media`` reads
-    an image or a sound of a message by its digest, ``secret`` a Secret block by name, ``lease`` takes the
-    model's share of a concurrency limit between processes by the limit's name and the number of slots wanted.
+    run, whatever process asks for them: its kept answers count as sent, and not as kept before, unless they
+    are ``counted`` already. ``server`` is where a model that is served here answers, ``batches`` names jobs
+    that have asked some of the requests; ``left_out`` is why the others are not asked, where a limit left
+    them out of these jobs. ``media`` reads an image or a sound of a message by its digest, ``secret`` a
+    Secret block by name, ``lease`` takes the model's share of a concurrency limit between processes by the
+    limit's name and the number of slots wanted.
     """
 
     sampling: SampleParams
@@ -327,6 +341,7 @@ class InferenceOptions:
     run_id: str | None = None
     account: str | None = None
     asker: str | None = None
+    counted: bool = False
     night: str | None = None
     lookup: Lookup = EVERY
     refresh: bool = False

@@ -1,6 +1,7 @@
 """Which kept answers serve: the newest, those of this night, or those that are young enough."""
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -223,6 +224,26 @@ def test_what_was_asked_counts_in_the_run_that_asked_whatever_became_of_the_answ
     again = evaluate(path, "--json")
     assert (again.code, received(server)) == (0, 6)
     assert again.document["requests"] == {"sent": 0, "cached": 6, "failed": 0}
+
+
+@pytest.mark.parametrize("ahead", [1_200, -1_200])
+def test_a_run_takes_what_it_was_just_given_whatever_its_clock_says(
+    evaluate: Any, served: Any, sums: Any, monkeypatch: pytest.MonkeyPatch, ahead: float
+) -> None:
+    server = served()
+    path = sums(server)
+    ask, now = Inference.ask, time.time
+
+    def ask_by_another_clock(*asked: Any) -> Any:
+        with monkeypatch.context() as patched:
+            patched.setattr(time, "time", lambda: now() + ahead)
+            return ask(*asked)
+
+    monkeypatch.setattr(Inference, "ask", ask_by_another_clock)
+    for times in (1, 2):
+        ran = evaluate(path, "--json", "--refresh", "infer")
+        assert (ran.code, received(server)) == (0, 6 * times)
+        assert ran.document["requests"] == {"sent": 6, "cached": 0, "failed": 0}
 
 
 def test_sampled_answers_give_no_canary(evaluate: Any, served: Any, moving: Any) -> None:

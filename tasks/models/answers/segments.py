@@ -44,6 +44,7 @@ from tasks.models.records import (
     KeptAnswer,
     Lookup,
     believed,
+    run_of,
 )
 from tasks.store import claims
 from tasks.store.claims import Claim, Watch, is_dead, owner_of
@@ -119,13 +120,13 @@ def _written(segment: str) -> datetime | None:
 def _only_night(tables: Sequence[pa.Table]) -> str:
     """What the name of a segment says of its night, where all its answers are of one."""
     nights = {night for table in tables for night in pc.unique(table.column("night")).to_pylist()}
-    return f"-{night_number(nights.pop()):016x}" if len(nights) == 1 else ""
+    return f"-{number_of(nights.pop()):016x}" if len(nights) == 1 else ""
 
 
 def _may_count(segment: str, lookup: Lookup) -> bool:
     """Whether answers of a segment may be among those that count, as far as its name tells."""
     night = segment.partition(".")[0].split("-")[2:]
-    if lookup.night is not None and night and night != [f"{night_number(lookup.night):016x}"]:
+    if lookup.night is not None and night and night != [f"{number_of(lookup.night):016x}"]:
         return False
     written = _written(segment)
     return written is None or written.timestamp() >= lookup.not_before - CLOCKS_DIFFER_SECONDS
@@ -143,7 +144,7 @@ def _used(store: Store, mark: str) -> datetime | None:
 CLOCKS_DIFFER_SECONDS: Final = 86_400.0
 """By so much a segment's name may be before the time at which an answer in it was asked for."""
 CACHED_KEYS = Threshold("keys_cached", 2_000_000)
-"""Keys of segments held in memory by the process: some 65 MB."""
+"""Keys of segments held in memory by the process: some 80 MB."""
 OPEN_GROUPS = Threshold("answer_groups_open", 512)
 MERGED_BYTES = 32 << 20
 """Segments are merged up to this size."""
@@ -184,7 +185,7 @@ ANSWERS: Final = pa.schema(
         pa.field("reply_json", pa.string()),
     ]
 )
-INDEXED: Final = ["key", "arrived", "asked_at", "night"]
+INDEXED: Final = ["key", "arrived", "asked_at", "night", "asker"]
 """Columns that a key is found by."""
 PLAIN_COLUMNS: Final = tuple(field.name for field in fields(KeptAnswer) if field.name != "logprobs")
 
@@ -222,10 +223,16 @@ class ModelAnswers:
         self.store = store
         self.identity = identity
         self.folder = f"answers/{identity}"
+        self._written: set[str] = set()
 
     def snapshot(self, lookup: Lookup = EVERY) -> "AnswerSnapshot":
         """The answers that are there now and count."""
         return AnswerSnapshot(self, lookup)
+
+    def names_for(self, lookup: Lookup) -> list[str]:
+        """The segments of which answers may count, oldest first; of one that was written here, no name says
+        that they don't."""
+        return [name for name in self.names() if name in self._written or _may_count(name, lookup)]
 
     def names(self) -> list[str]:
         """The segments there are, oldest first."""
@@ -334,6 +341,7 @@ class ModelAnswers:
         ) as writer:
             for table in tables:
                 writer.write_table(table, row_group_size=ROW_GROUP)
+        self._written.add(name)
         return Segment(name, self.store.size(place))
 
 
@@ -355,11 +363,14 @@ class AnswerSnapshot:
         self._names = [name for name, _ in present]
         self._asked_at = [keys.asked_at for _, keys in present]
         self._index = KeyIndex([keys for _, keys in present], self._lookup)
-        self._tell_of_wrong_clock()
+        self._tell_of_wrong_clock([keys for _, keys in present])
 
-    def _tell_of_wrong_clock(self) -> None:
-        """Says once a process that answers are of a time that is yet to come."""
-        ahead = sum(int(np.sum(believed(times) < times)) for times in self._asked_at)
+    def _tell_of_wrong_clock(self, segments: Sequence["SegmentKeys"]) -> None:
+        """Says once a process that answers of others are of a time that is yet to come."""
+        ahead = sum(
+            int(np.sum((believed(part.asked_at) < part.asked_at) & ~part.asked_by(self._lookup.run)))
+            for part in segments
+        )
         uri, folder = place = self._answers.store.uri, self._answers.folder
         if ahead and place not in _told:
             _told.add(place)
@@ -373,8 +384,7 @@ class AnswerSnapshot:
 
     def _keys(self) -> list[tuple[str, "SegmentKeys | None"]]:
         """The keys of every segment of which answers may count."""
-        names = (name for name in self._answers.names() if _may_count(name, self._lookup))
-        return [(name, self._answers.keys(name)) for name in names]
+        return [(name, self._answers.keys(name)) for name in self._answers.names_for(self._lookup)]
 
     def __len__(self) -> int:
         return len(self._index)
@@ -477,12 +487,13 @@ class AnswerSnapshot:
 @dataclass(frozen=True)
 class SegmentKeys:
     """A segment's keys: the first 16 of their 32 bytes as two numbers each, when each answer was asked for,
-    the number of the night that asked, and whether it is an error of the model."""
+    the numbers of the night and of the run that asked, and whether it is an error of the model."""
 
     high: NDArray[np.uint64]
     low: NDArray[np.uint64]
     asked_at: NDArray[np.float64]
     night: NDArray[np.uint64]
+    run: NDArray[np.uint64]
     failed: NDArray[np.bool_]
 
     @classmethod
@@ -492,21 +503,32 @@ class SegmentKeys:
         Version 0.1.0 kept errors that a repaired server would not give: those were never asked for.
         """
         high, low = halves(table.column("key").combine_chunks())
-        nights = table.column("night").unify_dictionaries().combine_chunks()
-        numbers = np.array([night_number(name) for name in (*nights.dictionary.to_pylist(), None)], np.uint64)
-        places = nights.indices.fill_null(len(numbers) - 1).to_numpy()
         asked_at = table.column("asked_at").to_numpy()
         failed = np.zeros(len(asked_at), np.bool_)
         if "error" in table.schema.names:
             errors = table.column("error").to_pylist()
             failed = np.array([error is not None for error in errors], np.bool_)
             asked_at = np.where([not error or is_settled(error) for error in errors], asked_at, -np.inf)
-        return cls(high, low, asked_at, numbers[places], failed)
+        nights = _numbers(table.column("night"), lambda name: name)
+        return cls(high, low, asked_at, nights, _numbers(table.column("asker"), run_of), failed)
+
+    def asked_by(self, run: str | None) -> NDArray[np.bool_]:
+        """Which of them a run asked for; None: nobody knows which run that is."""
+        own: NDArray[np.bool_] = self.run == np.uint64(number_of(run))
+        return own if run is not None else np.zeros_like(own)
 
 
-def night_number(night: str | None) -> int:
-    """A night's name as a number of 64 bits; 0: none."""
-    return 0 if night is None else int.from_bytes(hashlib.sha256(night.encode()).digest()[:8])
+def number_of(name: str | None) -> int:
+    """The name of a night or a run as a number of 64 bits; 0: none."""
+    return 0 if name is None else int.from_bytes(hashlib.sha256(name.encode()).digest()[:8])
+
+
+def _numbers(column: pa.ChunkedArray, named: Callable[[str | None], str | None]) -> NDArray[np.uint64]:
+    """Of each row the number of what is named there."""
+    names = column.unify_dictionaries().combine_chunks()
+    numbers = np.array([number_of(named(name)) for name in (*names.dictionary.to_pylist(), None)], np.uint64)
+    found: NDArray[np.uint64] = numbers[names.indices.fill_null(len(numbers) - 1).to_numpy()]
+    return found
 
 
 def halves(keys: pa.FixedSizeBinaryArray | pa.ChunkedArray) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
@@ -520,7 +542,8 @@ def halves(keys: pa.FixedSizeBinaryArray | pa.ChunkedArray) -> tuple[NDArray[np.
 
 
 class KeyIndex:
-    """Finds keys among segments; of equal keys the one counts that was asked for last, as is ``believed``."""
+    """Finds keys among segments; of equal keys the one counts that was asked for last, as is ``believed``:
+    by the run itself, where it did."""
 
     def __init__(self, segments: Sequence[SegmentKeys], lookup: Lookup = EVERY) -> None:
         high = np.concatenate([np.empty(0, np.uint64), *(part.high for part in segments)])
@@ -531,12 +554,13 @@ class KeyIndex:
             [np.empty(0, np.int32), *(np.arange(len(part.high), dtype=np.int32) for part in segments)]
         )
         failed = np.concatenate([np.empty(0, np.bool_), *(part.failed for part in segments)])
-        counts = (asked_at >= lookup.not_before) & (~failed | (asked_at >= lookup.failed_before))
+        own = np.concatenate([np.empty(0, np.bool_), *(part.asked_by(lookup.run) for part in segments)])
+        counts = own | ((asked_at >= lookup.not_before) & (~failed | (asked_at >= lookup.failed_before)))
         if lookup.night is not None:
             nights = np.concatenate([np.empty(0, np.uint64), *(part.night for part in segments)])
-            counts &= nights == np.uint64(night_number(lookup.night))
+            counts &= nights == np.uint64(number_of(lookup.night))
         chosen = np.flatnonzero(counts)
-        order = chosen[np.lexsort((asked_at[chosen], low[chosen], high[chosen]))]
+        order = chosen[np.lexsort((asked_at[chosen], own[chosen], low[chosen], high[chosen]))]
         high, low = high[order], low[order]
         last = np.ones(len(order), bool)
         last[:-1] = (high[1:] != high[:-1]) | (low[1:] != low[:-1])

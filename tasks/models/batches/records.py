@@ -52,7 +52,7 @@ class Job:
     rows say whose it is. ``unread`` is how many looks met rows of it that can't be read, ``unknown`` how many
     in a row the provider did not know it at. ``first_keys`` holds for each id that stands for several
     requests the first one's key. ``prompt_tokens`` and ``completion_tokens`` are what it may use, as
-    estimated before it was sent. All times are in seconds since 1970.
+    estimated before it was sent. ``run`` is the one that sent it. All times are in seconds since 1970.
     """
 
     name: str
@@ -74,6 +74,7 @@ class Job:
     first_keys: Mapping[str, str] = field(default_factory=dict)
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    run: str | None = None
 
     def forecast(self, wanted: Collection[str], price: Price | None) -> Used:
         """What it may use for the requests that are ``wanted``, of those that it asks or has asked."""
@@ -92,7 +93,7 @@ class Job:
 
     def serves(self, lookup: Lookup) -> bool:
         """Whether what it gives may be used where these answers are looked for."""
-        return lookup.serves(self.night, self.created)
+        return lookup.serves(self.night, self.created, self.run)
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,6 +77,29 @@ def test_answers_of_a_clock_that_was_ahead_count_as_the_oldest(kept, caplog):
     assert "3 answers in answers/identity are of a time that is yet to come" in said
 
 
+def test_what_a_run_was_given_itself_counts_whatever_its_clock_says(kept, caplog):
+    began = time.time() + 1_200  # the clock was put right since
+    ahead, late = (answers([n], arrived=began + seconds) for n, seconds in ((1, 60), (2, -1_100)))
+    kept.write([replace(answer, asker="own.a") for answer in ahead + late])
+    long_before = [replace(answer, asker="own.b") for answer in answers([3, 4], arrived=began - 9 * 86_400)]
+    kept.write(long_before)
+    kept.write(
+        [replace(answer, asker="other.a") for answer in answers([4, 5], "other", arrived=began - 1_200)]
+    )
+    own = Lookup(not_before=began, failed_before=began, run="own")
+    assert texts(kept, [1, 2, 3, 4, 5], lookup=own) == ["text 1", "text 2", "text 3", "text 4", None]
+    assert texts(kept, [1], lookup=replace(own, night="tonight")) == [None]
+    assert not caplog.records
+    assert texts(kept, [1, 2], lookup=replace(own, run="other")) == [None, None]
+    assert texts(kept, [1, 4], lookup=Lookup(not_before=began, run=None)) == [None, None]
+
+
+def test_segments_that_are_written_after_a_clock_was_set_back_by_days_are_read(kept):
+    began = time.time() + 9 * 86_400
+    kept.write([replace(answer, asker="own.a") for answer in answers([1], arrived=began - 8 * 86_400)])
+    assert texts(kept, [1], lookup=Lookup(not_before=began, run="own")) == ["text 1"]
+
+
 def read_by(kept: ModelAnswers, lookup: Lookup, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Segments that a new process reads to find answers by."""
     read: list[str] = []
@@ -211,7 +234,8 @@ def random_keys(count: int, seed: int) -> pa.Array:
 def segment_of(keys: pa.Array) -> SegmentKeys:
     high, low = halves(keys)
     count = len(keys)
-    return SegmentKeys(high, low, np.zeros(count), np.zeros(count, np.uint64), np.zeros(count, bool))
+    none = np.zeros(count, np.uint64)
+    return SegmentKeys(high, low, np.zeros(count), none, none, np.zeros(count, bool))
 
 
 def test_a_million_keys_are_found_in_a_few_bytes_each():

@@ -556,6 +556,20 @@ def test_a_job_of_a_clock_that_was_ahead_serves_no_refresh():
     assert replace(job, created=now + 60).serves(Lookup(not_before=now))
 
 
+def test_a_job_serves_the_run_that_sent_it_when_the_clock_was_set_back(started: Any, bench: Any):
+    server, url = started("openai", looks=0)
+    asked = model("openai", url, {"wait": "24h"})
+    own = Lookup(not_before=time.time(), run="own")
+    send_jobs(asked, rows(3), bench.answers, bench.options(lookup=own))
+    aged(bench, -1_200)  # it was sent before the clock was put right
+    taken = by_batch(bench, asked, rows(3), lookup=own, asker="own.inference")
+    assert (len(server.jobs), taken.tally.batched) == (1, 3)
+    assert kept(bench) == []
+    assert bench.ask(asked, rows(3), lookup=own).tally.cached == 3
+    send_jobs(asked, rows(3), bench.answers, bench.options(lookup=replace(own, run="other")))
+    assert len(server.jobs) == 2
+
+
 def test_what_a_killed_process_had_by_batch_costs_the_price_of_batches(started: Any, bench: Any):
     _server, url = started("openai")
     asked = model("openai", url, {"wait": "24h"})
