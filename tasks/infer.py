@@ -1,9 +1,11 @@
 """Stage "infer": requests go to a model, and what comes back is kept."""
 
 import time
+import uuid
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -23,6 +25,7 @@ from tasks.models.config import ErrorBudget, ModelConfig, Prices, RunLimits, Sam
 from tasks.models.connection import probe
 from tasks.models.control import check_run
 from tasks.models.identity import EXPANDED
+from tasks.models.limits.spending import OPEN_ACCOUNTS
 from tasks.models.providers.provider import AnyProvider, provider_of
 from tasks.models.records import EVERY, InferenceOptions, Lookup, asker_of
 from tasks.models.respond import MissingRequests, count_missing, given_answers, kept_responses, respond
@@ -95,12 +98,11 @@ class InferSetup(Unkeyed):
         """Whether the model is asked by batches."""
         return self.model.by_batch
 
-    def asker(self, key: str) -> str | None:
+    def asker(self, key: str) -> str:
         """The name of the inference under a key in this attempt at the run: what asks, whichever process
         does."""
-        if self.account is None:
-            return None
-        return asker_of(self.lookup.run or self.account, digest({"account": self.account, "infer": key}))
+        account = self.account or uuid.uuid4().hex
+        return asker_of(self.lookup.run or account, digest({"account": account, "infer": key}))
 
     def options(
         self,
@@ -180,9 +182,10 @@ def infer(
             progress = stack.enter_context(setup.running.watching(progress))
         options = setup.options(workspace, server.server, batched)
         asker = setup.asker(workspace.key)
-        spent = stack.enter_context(_spent_by(asker))
+        # A retry, with an asker of its own, takes the place of what it tries again.
+        spent = stack.enter_context(_spent_by(asker, (setup.run_id or asker, workspace.key)))
         for attempt in range(REPAIRS + 1):
-            options = replace(options, asker=asker, counted=bool(spent))
+            options = replace(options, asker=asker, counted=frozenset(spent.askers))
             responded = respond(setup.model, store.batches(requests), AnswerStore(store), options, progress)
             try:
                 ref = store.write("infer", workspace.key, RESPONSES, responded.batches, ANSWERS)
@@ -192,30 +195,43 @@ def infer(
                 if not isinstance(error, DamagedAnswers) or attempt == REPAIRS:
                     raise
                 STORE_LOG.warning("%s", error)  # what was lost counts as missing now, and is asked for
-                spent.append(responded.tally)
-    return _answered(setup, ref, responded.tally.after(spent), responded)
+                spent.add(asker, responded.tally)
+    return _answered(setup, ref, responded.tally.after(spent.tallies), responded)
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What earlier tries at an inference came to, and by which names they asked."""
+
+    askers: set[str] = field(default_factory=set)
+    tallies: list[RequestTally] = field(default_factory=list)
+
+    def add(self, asker: str, tally: RequestTally) -> None:
+        """Takes one more."""
+        self.askers.add(asker)
+        self.tallies.append(tally)
 
 
 @contextmanager
-def _spent_by(asker: str | None) -> Iterator[list[RequestTally]]:
+def _spent_by(asker: str, inference: tuple[str, str]) -> Iterator[Spent]:
     """What earlier tries at an inference have asked in this process, for the block that tries again. Where it
     fails, its error says what all of them have."""
-    spent = _spent.get(asker, [])
+    spent = _spent.get(inference, Spent())
     try:
         yield spent
     except Exception as error:
         if (tally := spent_before(error)) is not None and tally.sent:
-            spent.append(tally)
-        if spent:
-            note_spent(error, RequestTally().after(spent))
-        if asker is not None:
-            _spent[asker] = spent
+            spent.add(asker, tally)
+        if spent.tallies:
+            note_spent(error, RequestTally().after(spent.tallies))
+            _spent[inference] = spent
+            while len(_spent) > OPEN_ACCOUNTS:
+                _spent.popitem(last=False)
         raise
-    if asker is not None:
-        _spent.pop(asker, None)
+    _spent.pop(inference, None)
 
 
-_spent: dict[str | None, list[RequestTally]] = {}
+_spent: OrderedDict[tuple[str, str], Spent] = OrderedDict()
 
 
 def recorded_answers(setup: InferSetup, requests: ArtifactRef, workspace: Workspace) -> Answered:

@@ -326,12 +326,12 @@ class InferenceOptions:
     serve; ``refresh`` lets none serve that was asked for before this call. ``night`` stands beside each new
     answer. ``run_id`` names the run that people stop and pause, ``account`` what limits apply to, shared by
     all partitions of the process; None: this call's own. ``asker`` names these requests of this attempt at a
-    run, whatever process asks for them: its kept answers count as sent, and not as kept before, unless they
-    are ``counted`` already. ``server`` is where a model that is served here answers, ``batches`` names jobs
-    that have asked some of the requests; ``left_out`` is why the others are not asked, where a limit left
-    them out of these jobs. ``media`` reads an image or a sound of a message by its digest, ``secret`` a
-    Secret block by name, ``lease`` takes the model's share of a concurrency limit between processes by the
-    limit's name and the number of slots wanted.
+    run, whatever process asks for them: its kept answers count as sent, and not as kept before. ``counted``
+    are askers whose answers others have counted as sent. ``server`` is where a model that is served here
+    answers, ``batches`` names jobs that have asked some of the requests; ``left_out`` is why the others are
+    not asked, where a limit left them out of these jobs. ``media`` reads an image or a sound of a message by
+    its digest, ``secret`` a Secret block by name, ``lease`` takes the model's share of a concurrency limit
+    between processes by the limit's name and the number of slots wanted.
     """
 
     sampling: SampleParams
@@ -341,7 +341,7 @@ class InferenceOptions:
     run_id: str | None = None
     account: str | None = None
     asker: str | None = None
-    counted: bool = False
+    counted: frozenset[str] = frozenset()
     night: str | None = None
     lookup: Lookup = EVERY
     refresh: bool = False

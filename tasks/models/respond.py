@@ -257,7 +257,12 @@ class Inference:
     def _count_earlier(self, source: Iterable[pa.RecordBatch], missing: set[bytes]) -> None:
         """Counts against the limits what a process that was killed had spent on these requests."""
         asker, spending = self.options.asker, self.state.spending
-        if asker is None or self.options.counted or not spending.begins(asker) or not self.state.tally.cached:
+        if (
+            asker is None
+            or asker in self.options.counted
+            or not spending.begins(asker)
+            or not self.state.tally.cached
+        ):
             return
         earlier = RequestTally()
         counted = KeptCounts(self.options, earlier, GivenAnswers(), set(), missing)
@@ -358,11 +363,13 @@ class KeptCounts:
         asked_at[there] = table.column("asked_at").to_numpy()[there]
         self._given.add(asked_at)
         nights, askers = table.column("night").to_pylist(), table.column("asker").to_pylist()
-        mine = None if self._options.counted else self._options.asker
         reused: list[int] = []
         for at in np.flatnonzero(there).tolist():
             key = keys[at]
-            if key not in self._asked and askers[at] is not None and askers[at] == mine:
+            if key not in self._asked and askers[at] in self._options.counted:
+                self._tally.recognise(table.slice(at, 1))
+                self._asked.add(key)
+            if key not in self._asked and askers[at] is not None and askers[at] == self._options.asker:
                 answer = table.slice(at, 1)
                 (asked,) = asked_characters([requests[at]])
                 self.used += self._tally.take_over(answer, self._options.price, asked)

@@ -103,15 +103,24 @@ class RequestTally:
 
     def add(self, answer: KeptAnswer, price: Price | None, asked: int = 0) -> Used:
         """Counts an answer that was just given to so many characters; gives what it used."""
-        self.answered += 1
-        self.refused += answer.status == "refused"
-        if answer.served_model is not None:
-            self.served[answer.served_model] = self.served.get(answer.served_model, 0) + 1
-        if answer.system_fingerprint is not None:
-            said = answer.system_fingerprint
-            self.fingerprints[said] = self.fingerprints.get(said, 0) + 1
+        self._count_answer(answer.status, answer.served_model, answer.system_fingerprint)
         self.seconds += answer.inference_time or 0.0
         return self.use(counts_in(answer), price, exchanged(answer, asked))
+
+    def _count_answer(self, status: str, served: str | None, fingerprint: str | None) -> None:
+        self.answered += 1
+        self.refused += status == "refused"
+        if served is not None:
+            self.served[served] = self.served.get(served, 0) + 1
+        if fingerprint is not None:
+            self.fingerprints[fingerprint] = self.fingerprints.get(fingerprint, 0) + 1
+
+    def recognise(self, answer: pa.Table) -> None:
+        """Takes an answer for no reused one: what it took is in the counts of an earlier attempt, which
+        ``after`` adds."""
+        (row,) = answer.select(["status", "served_model", "system_fingerprint"]).to_pylist()
+        self.cached -= 1
+        self._count_answer(*row.values())
 
     def use(
         self, counts: Mapping[str, int | None], price: Price | None, characters: tuple[int, int] | None
@@ -180,7 +189,7 @@ class RequestTally:
 
     def after(self, spent: Sequence["RequestTally"]) -> "RequestTally":
         """The counts with what earlier attempts at the same requests took: their requests are these, and what
-        was answered then is not reused now."""
+        was answered then is ``recognise``d now."""
         took = (
             "sent",
             "batched",
@@ -195,9 +204,7 @@ class RequestTally:
             name: sum((getattr(tally, name) for tally in spent), getattr(self, name))
             for name in (*took, "reasoning_tokens", "seconds", "wall_seconds", "cost", "cache_saved")
         }
-        answered = sum(tally.answered for tally in spent)
-        fewer = {name: max(0, getattr(self, name) - answered) for name in ("cached", "same_night")}
-        return replace(self, **more, **fewer)
+        return replace(self, **more)
 
     def as_dict(self) -> dict[str, Any]:
         """The counts as a JSON object, for manifests."""

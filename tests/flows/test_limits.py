@@ -1,6 +1,7 @@
 """Limits hold for one attempt at a run: the next one, of whatever process and name, has all of them."""
 
 import asyncio
+import json
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from flows.eval.flow import evaluate as evaluate_flow
 from flows.server import serving
 from tasks.models.demo.options import DemoOptions
 from tasks.models.demo.server import serve
+from tasks.store.errors import StoreError
+from tasks.store.storage import Store
 from tests.flows.conftest import as_new_process, own
 
 ITEMS = 6
@@ -81,3 +84,34 @@ def test_a_retry_spends_as_much_as_the_attempt_before(
     first, second = (after - before for before, after in pairwise(answered))
     assert 1 < first < ITEMS
     assert second == min(first, ITEMS - first)
+
+
+def test_what_a_failed_attempt_was_answered_counts_in_the_retry_that_publishes_to_its_place(
+    home: Path, tmp_path: Path, config: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store takes no responses the first time; the answers themselves are kept."""
+    write, full = Store.write, [True]
+
+    def write_but_once(store: Store, stage: str, *rest: Any) -> Any:
+        if stage == "infer" and full and full.pop():
+            raise StoreError("can't write: the disk is full")
+        return write(store, stage, *rest)
+
+    def account() -> list[Any]:
+        manifest = json.loads((tmp_path / "out/manifest.json").read_text())
+        counts = manifest["models"]["demo"]
+        names = ("sent", "cached", "same_night", "total_tokens", "seconds")
+        return [manifest["cost"], manifest["saved"], *(counts[name] for name in names)]
+
+    monkeypatch.setattr(Store, "write", write_but_once)
+    prices = {"demo": {"prompt": 1_000, "completion": 1_000}}
+    with serve(DemoOptions()) as endpoint, as_new_process(own(home), ["test"]), serving():
+        accounts, states = [], []
+        for _ in range(2):
+            states.append(run(_config(config | {"prices": prices}, endpoint.base_url), _options(tmp_path)))
+            accounts.append(account())
+        stats = endpoint.stats()
+    assert [state.name for state in states] == ["Failed", "Completed"], states[1].message
+    assert stats["answered"] == ITEMS
+    assert accounts[0][0] > 0
+    assert accounts[1] == accounts[0]
