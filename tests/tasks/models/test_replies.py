@@ -1,6 +1,7 @@
 """Replies are kept as they came, and read when they are used: a mended reading reaches kept answers."""
 
 import math
+import time
 from typing import Any
 
 import orjson
@@ -103,8 +104,8 @@ def test_answers_that_were_read_when_they_were_kept_stay_beside_those_that_are_r
     (folder,) = (bench.folder / "store" / "answers").iterdir()
     answers = bench.answers.of_model(folder.name)
     first = bytes.fromhex(before[0]["request_key"])
-    old = KeptAnswer(first, "ok", response="as it was read then", arrived=2e9, prompt_tokens=7)
-    answers.write([replace(old, asked_at=2e9)])
+    old = KeptAnswer(first, "ok", response="as it was read then", arrived=time.time() + 60, prompt_tokens=7)
+    answers.write([replace(old, asked_at=old.arrived)])
     assert len(AnswerSnapshot(answers, bench.options().lookup)) == 2
     after = bench.ask(model, problems(2))
     assert after.tally.sent == 0
