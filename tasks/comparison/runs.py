@@ -47,9 +47,9 @@ from tasks.comparison.matching import (
     shared_clusters,
 )
 from tasks.comparison.stopping import Stopping
-from tasks.history.layout import HistoryError, find_manifest, known_runs
+from tasks.history.layout import ITEMS, HistoryError, find_manifest, known_runs
 from tasks.history.nights import Night, NightEvaluation
-from tasks.history.query import check_rows, read_rows
+from tasks.history.query import open_rows, read_rows
 from tasks.models.registry import is_recorded
 from tasks.reduction.facets import facets_text, parse_facets
 from tasks.rows.parts import UNKNOWN
@@ -624,8 +624,8 @@ def recorded_run(run_id: str, store: Store) -> ComparedRun:
     """The run that the store's history has under an id; raises ComparisonError where it can't be read."""
     try:
         results = read_rows(store, "results", run_id).to_pylist()
-        with store.open_table(store_file := check_rows(store, "items", run_id)) as items:
-            groups = groups_in(items.file, store_file)
+        with open_rows(store, "items", run_id) as items:
+            groups = groups_in(items.file, f"{ITEMS}/{run_id}.parquet")
     except (HistoryError, FileMissing, FileDamaged) as error:
         raise ComparisonError(f"run '{run_id}': its rows can't be read: {error}") from error
     return ComparedRun.of(run_id, groups, tuple(results), find_manifest(store, run_id))

@@ -19,7 +19,7 @@ import json
 import time
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -49,7 +49,7 @@ from tasks.history.layout import (
 from tasks.store.errors import STORE_LOG, FileDamaged, FileMissing, StoreError, StoreUnavailable
 from tasks.store.rows import ROW_GROUP
 from tasks.store.schemas import RESPONSES, STATISTICS
-from tasks.store.storage import Store
+from tasks.store.storage import Store, Table
 
 if TYPE_CHECKING:
     import duckdb
@@ -166,29 +166,39 @@ def compact(store: Store, anew: bool = False) -> tuple[int, tuple[Skipped, ...]]
 def read_rows(store: Store, part: str, run_id: str) -> pa.Table:
     """The rows that a run's record holds ("results" or "items"), with the columns of today; raises
     HistoryError naming the file."""
+    with open_rows(store, part, run_id) as table:
+        return table.complete(table.file.read(), PARTS[part])
+
+
+@contextmanager
+def open_rows(store: Store, part: str, run_id: str) -> Iterator[Table]:
+    """The file with the rows of a run's record; raises HistoryError where they are not what was written, or
+    another run's, then or while they are read in the block."""
     try:
-        with store.open_table(check_rows(store, part, run_id)) as table:
-            return table.complete(table.file.read(), PARTS[part])
+        with open_checked(store, _rows_file(part, run_id), PARTS[part]) as table:
+            yield table
     except (FileMissing, FileDamaged) as error:
         raise HistoryError(str(error)) from error
 
 
 def check_rows(store: Store, part: str, run_id: str) -> str:
-    """The name of the file with the run's rows; raises HistoryError where they are not what was written, or
-    another run's."""
-    name = f"{ROWS_IN[part]}/{run_id}.parquet"
-    try:
-        check_table(store, name, PARTS[part])
-    except (FileMissing, FileDamaged) as error:
-        raise HistoryError(str(error)) from error
-    return name
+    """The name of the file with the run's rows; raises HistoryError as ``open_rows`` does."""
+    with open_rows(store, part, run_id):
+        return _rows_file(part, run_id)
 
 
-def check_table(store: Store, name: str, schema: pa.Schema) -> None:
-    """Raises FileDamaged for a file of rows that are not what was written, or of another run than its own."""
+def _rows_file(part: str, run_id: str) -> str:
+    return f"{ROWS_IN[part]}/{run_id}.parquet"
+
+
+@contextmanager
+def open_checked(store: Store, name: str, schema: pa.Schema) -> Iterator[Table]:
+    """A file of rows; raises FileDamaged for rows that are not what was written, or of another run than its
+    own."""
     with store.open_table(name) as table:
         table.complete(table.file.schema_arrow.empty_table(), schema)
         check_run(store, name, pc.unique(table.file.read(["run_id"]).column("run_id")).to_pylist())
+        yield table
 
 
 def part_file(segment: str, part: str) -> str:

@@ -20,7 +20,7 @@ from tasks.history.layout import FORGOTTEN, ITEMS, RESULT_ROWS, RUNS, check_run,
 from tasks.history.nights import SUITES
 from tasks.history.prune import pruning
 from tasks.history.query import FOLDER as COMPACTED
-from tasks.history.query import PARTS, check_table, compact, part_file, read_rows
+from tasks.history.query import PARTS, compact, open_checked, part_file, read_rows
 from tasks.models.answers.segments import FOLDER as ANSWERS
 from tasks.models.answers.segments import AnswerStore
 from tasks.models.batches.records import FOLDER as BATCHES
@@ -159,7 +159,8 @@ def _check_place(store: Store, name: str) -> None:
     if folder == RECORDS and not file.endswith(".json"):
         store.record(file, sealed=False)
     elif folder in OF_ROWS:
-        check_table(store, name, PARTS[OF_ROWS[folder]])
+        with open_checked(store, name, PARTS[OF_ROWS[folder]]):
+            pass
     elif folder in (RUNS, FORGOTTEN) or name.startswith(f"{SUITES}/"):
         check_run(store, name, [json.loads(store.document(name)).get("run_id")])
 

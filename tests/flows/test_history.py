@@ -138,7 +138,7 @@ def test_a_retention_file_says_what_is_kept(
         record_run(store, manifest, [RESULTS.empty_table()], [ITEM_ROWS.empty_table()])
     old = tmp_path / "results" / "run-1" / "manifest.json"
     old.parent.mkdir(parents=True)
-    old.write_text("{}")
+    old.write_text(json.dumps({"run_id": "run-1", "benchmark": "sums", "steps": {}}))
     os.utime(old, (0, 0))
     file = tmp_path / "retention.yaml"
     file.write_text("keep: 2\nresults: 30d\nanswers: 4w\nlogs: null\n")

@@ -11,7 +11,6 @@ AGES = {
     "tasks/inspecting/block.py",  # since a file was written
     "tasks/models/wire.py",  # until the moment that a server named
     "tasks/serving/servers.py",  # since a file was written
-    "tasks/store/imports.py",  # since a file was written
     "flows/eval/start.py",  # since an attempt in another process began; never below zero
 }
 """Files that hold now against a moment that only the calendar tells: a file's, or another machine's."""
