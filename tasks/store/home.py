@@ -2,6 +2,7 @@
 files that are whole at any moment: written under a temporary name beside their place, then renamed.
 """
 
+import errno
 import hashlib
 import math
 import os
@@ -63,9 +64,12 @@ def private_folder(path: Path) -> Path:
 
 
 def _missing(path: Path) -> list[Path]:
-    """What of a folder and those above it is not there, from the top."""
+    """What of a folder and those above it is not there, from the top; raises NotADirectoryError where a file
+    is in the place of one."""
     missing: list[Path] = []
     while not path.is_dir():
+        if path.exists():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
         missing.append(path)
         path = path.parent
     return missing[::-1]
@@ -80,8 +84,8 @@ def results_folder() -> Path:
 def folder_within(root: Path, path: Path) -> Path:
     """Makes a folder at or below ``root``, and ``root`` itself if it is missing, and returns it.
 
-    ``root`` is made for this user alone; what is below it is as open as ``root`` is, so that one ``chmod`` of
-    it shares the whole.
+    ``root`` is made for this user alone; what is below it is as open as ``root`` is, so that a root
+    that is opened to others shares what is made in it later.
     """
     private_folder(root)
     mode = stat.S_IMODE(root.stat().st_mode)
