@@ -68,7 +68,7 @@ def _missing(path: Path) -> list[Path]:
     is in the place of one."""
     missing: list[Path] = []
     while not path.is_dir():
-        if path.exists():
+        if path.exists() and not path.is_dir():  # another process may just have made it
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
         missing.append(path)
         path = path.parent
