@@ -336,6 +336,15 @@ class EnsembleConfig(Strict):
     members: tuple[EnsembleMember, ...] = Field(min_length=1, description="The scorers that are combined")
     normalize: bool = Field(True, description="Divide by the sum of the weights: a mean; else a weighted sum")
 
+    @model_validator(mode="after")
+    def _asks_each_model_by_a_name(self) -> "EnsembleConfig":
+        """Replies are found by the name of who was asked."""
+        entries: dict[str, Mapping[str, Any]] = {}
+        for model in grading_models(self):
+            if entries.setdefault(model.name, model.entry) != model.entry:
+                raise ValueError(f"members ask different models named {model.name!r}; give each its own name")
+        return self
+
 
 class AgreementConfig(Strict):
     """Beside the benchmark's metrics: how far the filters' predictions of a response agree."""

@@ -82,6 +82,12 @@ class EnsembleScorer(AddedMetricScorer):
             for flag in member.scorer.unreadable(batch, member.metric, own)
         ]
 
+    def takes_answer(self, metric: Metric) -> bool:
+        """Whether one of the members does."""
+        if metric.entry != self.added:
+            return super().takes_answer(metric)
+        return any(member.scorer.takes_answer(member.metric) for member in self.members)
+
     def bounded(self, batch: Batch, metric: Metric) -> bool:
         """Whether all members are."""
         if metric.entry != self.added:

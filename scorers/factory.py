@@ -5,8 +5,9 @@ function, class and prompt of the config is checked here, before a response exis
 """
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Final
 
 from metrics.aliases import nearest
 from metrics.build import build_column
@@ -193,10 +194,25 @@ def ensemble_scorer(config: ScoringConfig, chosen: EnsembleConfig, resolve: Reso
         else member
         for place, (name, member) in enumerate(zip(names, members, strict=True))
     )
-    metrics = with_scorer_metrics(config, resolve, (MetricConfig(metric=ENSEMBLE),))
+    own = MetricConfig(metric=ENSEMBLE, higher_is_better=_direction(members))
+    metrics = with_scorer_metrics(config, resolve, (own,))
     generates = config.output_type == "generate_until"
     base = GenerationScorer(metrics) if generates else LoglikelihoodScorer(metrics)
     return EnsembleScorer(base, apart, chosen.normalize)
+
+
+def _direction(members: Sequence[WeightedScorer]) -> bool | None:
+    """``higher_is_better`` of the members together: False where each one's numbers of answers are better when
+    lower. Raises ConfigError where some are and some are not."""
+    sides: dict[bool, str] = {}
+    for metric in (member.metric for member in members):
+        sides.setdefault(metric.aggregation.items_better_up(metric.higher_is_better), metric.name)
+    if len(sides) > 1:
+        raise ConfigError(
+            f"ensemble: {sides[True]!r} is better when higher, and {sides[False]!r} when lower: their sum "
+            "says nothing; take members of one direction, or say higher_is_better of a member's metric"
+        )
+    return False if False in sides else None
 
 
 def agreement_scorer(config: ScoringConfig, chosen: AgreementConfig, resolve: Resolve) -> Scorer:
@@ -298,12 +314,26 @@ def _metrics_of_instances(config: ScoringConfig, resolve: Resolve) -> MetricsByF
     }
 
 
+_NO_MEMBERS: Final[Mapping[type, str]] = {
+    ArenaConfig: "an arena compares models and scores no answer by itself",
+    AgreementConfig: "agreement compares filters, and a member sees one",
+    ExecutionConfig: "programs are run for the benchmark's own scorer; make execution that",
+}
+"""Scorers whose numbers need more than an answer and its filter."""
+
+
 def _member(config: ScoringConfig, member: EnsembleMember, place: int, resolve: Resolve) -> WeightedScorer:
     """A member sees the benchmark's output type and its own metric, under a filter of its own."""
     entries = () if member.metric is None else (member.metric,)
     own_metric_only = member.metric is None and member.scorer is not None
-    if isinstance(member.scorer, ArenaConfig):
-        raise ConfigError(f"ensemble member {place}: an arena compares models and scores no answer by itself")
+    for kind, why in _NO_MEMBERS.items():
+        if isinstance(member.scorer, kind):
+            raise ConfigError(f"ensemble member {place}: {why}")
+    if isinstance(member.scorer, JudgeConfig) and member.scorer.calibration is not None:
+        raise ConfigError(
+            f"ensemble member {place}: a calibration corrects a rate over all items, and an ensemble "
+            "combines the numbers of each answer; leave calibration out"
+        )
     scorer = build_scorer(
         config.model_copy(
             update={

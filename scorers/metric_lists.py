@@ -83,7 +83,9 @@ def with_scorer_metrics(
         if default is None:
             return build_listed_metric(config, one, resolve)
         refuse_arguments(one, default.kwargs)
-        return build_column(one.model_copy(update={"kwargs": {**default.kwargs, **one.kwargs}}), resolve)
+        higher = default.higher_is_better if one.higher_is_better is None else one.higher_is_better
+        update = {"kwargs": {**default.kwargs, **one.kwargs}, "higher_is_better": higher}
+        return build_column(one.model_copy(update=update), resolve)
 
     found: MetricsByFilter = {}
     for one in config.filters:

@@ -66,7 +66,10 @@ def score_replies(
     store = workspace.open()
     replies = PlacedReplies(step.setup, replies_of(store, asked, replied))
     with LimitedScorer(step.setup) as scorer:
-        for part in joined_batches(store, requests, predictions, answered.responses, step.setup.cut_off):
+        whole = scorer.takes_answer
+        for part in joined_batches(
+            store, requests, predictions, answered.responses, step.setup.cut_off, whole
+        ):
             given = replies.take(scorer.requests(part.batch))
             yield statistics_batch(part.samples, scorer.score(part.batch, given))
 

@@ -357,7 +357,7 @@ def _try_pair(
         references=[list(item.references)],
         docs=[dict(item.doc)],
         responses=[text if isinstance(text, str) else None],
-        answers=[whole_answer(str(text), item.prompts[0])] if metric.takes_answer else None,
+        answers=[whole_answer(str(text), item.prompts[0])] if scorer.takes_answer(metric) else None,
         gold=[list(item.gold)] if item.orders else None,
     )
     try:

@@ -243,7 +243,7 @@ def _follows_from_another(
     if any(at and at[-1] == "type" and location[: len(at)] == (*at[:-1], "config") for at in found):
         return True
     deeper = any(len(at) > len(location) and at[: len(location)] == location for at in found)
-    return deeper and all(entry["type"] in _EXPECTED for entry in entries)
+    return deeper and all(entry["type"] in _EXPECTED or entry["type"] == "too_short" for entry in entries)
 
 
 def _place(entry: Mapping[str, Any], data: Any) -> Location:

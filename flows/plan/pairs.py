@@ -423,8 +423,7 @@ JUDGE, CORRECTED = "llm_judge", "llm_judge_corrected"
 
 
 def read_calibrations(chosen: ScorerConfig | None, base_dir: str | Path) -> ScorerConfig | None:
-    """The scorer's config with the rows of calibration files in place of their names, ensembles' members
-    too.
+    """The scorer's config with the rows of a calibration file in place of its name.
 
     The rows and not the name then are in every cache key. Raises ConfigError naming the file, and the row
     where one is at fault.
@@ -437,12 +436,6 @@ def read_calibrations(chosen: ScorerConfig | None, base_dir: str | Path) -> Scor
         if not rows:
             raise ConfigError(f"scorer.calibration: {chosen.calibration} is empty; expected human verdicts")
         return chosen.with_calibration(rows)
-    if isinstance(chosen, EnsembleConfig):
-        members = tuple(
-            member.model_copy(update={"scorer": read_calibrations(member.scorer, base_dir)})
-            for member in chosen.members
-        )
-        return chosen.model_copy(update={"members": members})
     return chosen
 
 

@@ -17,7 +17,6 @@ from flows.plan.build import make_plan
 from flows.plan.pairs import read_calibrations
 from flows.plan.steps import PairPlan
 from metrics.errors import NightjarError
-from scorers.config import EnsembleConfig
 from scorers.judge.config import JudgeConfig
 from scorers.judge.scorer import LLMJudgeScorer
 from tasks.history.query import query
@@ -370,18 +369,6 @@ def test_rows_of_the_calibration_and_not_its_file_name_are_in_the_cache_key(tmp_
     assert isinstance(scorer, LLMJudgeScorer)
     assert scorer.calibration is not None
     assert scorer.calibration.wrong == 2
-
-
-def test_calibration_inside_an_ensemble_is_read_too(tmp_path: Path) -> None:
-    (tmp_path / "people.jsonl").write_text("".join(json.dumps(row) + "\n" for row in GIVEN))
-    judge = {"type": "llm_judge", "judges": ["j"], "prompt": "p", "calibration": "people.jsonl",
-             "parse": {"type": "choice", "choices": {"yes": 1, "no": 0}}}  # fmt: skip
-    ensemble = EnsembleConfig.model_validate({"members": [{"scorer": judge}, {"metric": "exact_match"}]})
-    read = read_calibrations(ensemble, tmp_path)
-    assert isinstance(read, EnsembleConfig)
-    assert isinstance(read.members[0].scorer, JudgeConfig)
-    assert len(read.members[0].scorer.calibration or ()) == 3
-    assert read.members[1].scorer is None
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,12 @@
 """Reward models, ensembles, agreement across filters, and users' classes."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from metrics.errors import ConfigError
+from metrics.types import Answer
 from scorers.base import ModelReply, Scorer, ScorerError, ScorerRequest
 from scorers.config import ScoringConfig
 from scorers.factory import build_scorer
@@ -183,6 +186,72 @@ def test_ensemble_shares_replies_out_to_the_members_that_asked(make_batch):
     np.testing.assert_allclose(scores.scores.score, [2.0, np.nan])
     with pytest.raises(ScorerError, match="3 replies for the 4 requests"):
         scorer.score(batch, metric, replies[:3])
+
+
+def ensemble(*members, **config):
+    return scorer_of({"type": "ensemble", "members": members}, **config)
+
+
+JUDGE = {"type": "llm_judge", "prompt": "{{ response }}?", "judges": ["j"], "parse": {"type": "number"}}
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({**JUDGE, "judges": {"name": "j", "type": "demo"}}, JUDGE),
+        (
+            {"type": "reward_model", "model": {"type": "openai", "config": {"model": "a"}}},
+            {"type": "ensemble", "members": [{"scorer": {"type": "reward_model", "model": "reward"}}]},
+        ),
+    ],
+)
+def test_ensemble_of_different_models_under_one_name_is_refused(one, other):
+    with pytest.raises(ValueError, match=r"different models named '(j|reward)'"):
+        ensemble({"scorer": one}, {"scorer": other})
+    ensemble({"scorer": one}, {"scorer": one})
+
+
+def test_ensemble_sees_calls_where_a_member_does(make_batch):
+    scorer = ensemble({"metric": "tool_use_rate"}, {"scorer": JUDGE}, metric_list=["exact_match"])
+    metric = metric_of(scorer, "ensemble")
+    assert scorer.takes_answer(metric)
+    assert not scorer.takes_answer(metric_of(scorer, "exact_match"))
+    assert not ensemble({"metric": "exact_match"}).takes_answer(metric)
+    call = Answer(None, [{"name": "tip", "arguments": {}}], [], [])
+    batch = replace(make_batch(["a", "b"]), answers=[call, Answer("b", [], [], [])])
+    scores = scorer.score(batch, metric, [ModelReply("3"), ModelReply("3")])
+    assert scores.scores.score.tolist() == [2, 1.5]
+
+
+def test_ensemble_is_better_when_lower_where_its_members_are():
+    listed = {"metric": "ensemble", "reduction": ["max"]}
+    for config in ({}, {"metric_list": [listed]}):
+        scorer = ensemble({"metric": "ter"}, {"metric": "refusal"}, **config)
+        assert not metric_of(scorer, "ensemble").higher_is_better
+    assert metric_of(ensemble({"metric": "exact_match"}), "ensemble").higher_is_better
+    assert metric_of(  # log-likelihoods are better when higher, and the perplexity of them when lower
+        ensemble({"metric": "perplexity"}, output_type="loglikelihood"), "ensemble"
+    ).higher_is_better
+
+
+def test_ensemble_of_members_of_both_directions_is_refused():
+    with pytest.raises(ConfigError, match="'exact_match' is better when higher, and 'ter' when lower"):
+        ensemble({"metric": "exact_match"}, {"metric": "ter"})
+    ensemble({"metric": "exact_match"}, {"metric": {"metric": "ter", "higher_is_better": True}})
+
+
+@pytest.mark.parametrize(
+    ("member", "said"),
+    [
+        ({**JUDGE, "calibration": "people.jsonl"}, "leave calibration out"),
+        ({"type": "execution"}, "programs are run for"),
+        ({"type": "agreement"}, "a member sees one"),
+        ({"type": "arena", "judges": "j", "prompt": "{{ answer_a }}"}, "compares models"),
+    ],
+)
+def test_ensemble_takes_no_member_that_needs_more_than_an_answer(member, said):
+    with pytest.raises(ConfigError, match=f"ensemble member 0: .*{said}"):
+        ensemble({"scorer": member}, filter_list=[{"name": "a"}, {"name": "b"}])
 
 
 def agreement(**config):
