@@ -8,7 +8,6 @@ override like any ``--set``, so that everything after it knows only overrides.
 so that a deployment finds the folders of the night it runs in.
 """
 
-import json
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,6 +20,7 @@ from pydantic import ValidationError
 
 from flows.config.errors import schema_problems
 from flows.config.schema import EvalConfig
+from flows.config.source import override
 from metrics.errors import ConfigError
 from scorers.config import ArenaConfig, RewardModelConfig, ScorerConfig
 from scorers.judge.config import JudgeConfig
@@ -79,7 +79,7 @@ class ModelFlags:
             for name in dict.fromkeys(names)
         ]
         asked = self._asked({name: model for name, model in known.items() if name not in names}, scorer)
-        return (f"models={json.dumps(entries)}", *asked)
+        return (override("models", entries), *asked)
 
     def _weights(self) -> tuple[str, ...]:
         """The models of ``--model-path``: named like their folders, asked by completions as base models are,
@@ -104,7 +104,7 @@ class ModelFlags:
         for entry in entries:
             if names.count(entry["name"]) > 1 and "path" in entry:
                 entry["name"] = "-".join(Path(entry["path"]).parts[-2:])
-        return (f"models={json.dumps(entries)}",)
+        return (override("models", entries),)
 
     def _asked(self, left_out: Mapping[str, ModelConfig], scorer: ScorerConfig | None) -> Iterator[str]:
         """The scorer's models with entries of their own, where they stand among the models left out."""
@@ -121,9 +121,9 @@ class ModelFlags:
                 else entry(judge.name)
                 for judge in scorer.judges
             ]
-            yield f"scorer.judges={json.dumps(judges)}"
+            yield override("scorer.judges", judges)
         elif isinstance(scorer, RewardModelConfig) and scorer.model in left_out:
-            yield f"scorer.model={json.dumps(entry(str(scorer.model)))}"
+            yield override("scorer.model", entry(str(scorer.model)))
 
     def _entry(self, model: ModelConfig) -> dict[str, Any]:
         entry = model.model_dump(mode="json", exclude_unset=True)

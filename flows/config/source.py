@@ -303,6 +303,13 @@ class _Reader:
         return self._name if self._name.startswith(OVERRIDE) else f"{self._name}:{node.start_mark.line + 1}"
 
 
+def override(key: str, value: Any) -> str:
+    """``KEY=VALUE`` that is read as just this value. JSON is not: to YAML 1.1 its ``1e-05`` is a text, and
+    its escapes of a character beyond 16 bits are none."""
+    text = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, sort_keys=False, width=math.inf)
+    return f"{key}={text}"
+
+
 def origin_of(text: str) -> str:
     """What messages call an override: its key alone, because a value may be a key that was put in the
     wrong place.

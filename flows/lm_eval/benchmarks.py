@@ -1,9 +1,9 @@
 """What the harness's flags change in each benchmark of a command line, as overrides of its config."""
 
-import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from flows.config.source import override
 from flows.lm_eval.arguments import SEEDS, HarnessArguments
 from flows.lm_eval.models import AskedModel
 from metrics.aliases import nearest
@@ -30,45 +30,41 @@ def overrides_of(definition: Definition, arguments: HarnessArguments, model: Ask
         )
     yield from _of_prompts(config, arguments)
     if definition.name in arguments.samples:
-        yield _set("harness.documents", arguments.samples[definition.name])
+        yield override("harness.documents", arguments.samples[definition.name])
     generation = generation_arguments(config, where) if generates else {}
     extra: dict[str, Any] = {}
     if generates and arguments.gen_kwargs:
         generation, extra = _generation(generation, arguments.gen_kwargs)
-        yield _set("generation_kwargs", generation)
+        yield override("generation_kwargs", generation)
     if arguments.predict_only:
-        yield _set("metric_list", [{"metric": "bypass"}])
-        yield _set("process_results", None)
+        yield override("metric_list", [{"metric": "bypass"}])
+        yield override("process_results", None)
     if config.get("custom_dataset") is not None or (arguments.metadata and config.get("metadata")):
-        yield _set("metadata", _metadata(config, arguments))
+        yield override("metadata", _metadata(config, arguments))
     if arguments.confirm_run_unsafe_code and config.get("unsafe_code"):
         yield "harness.allow_unsafe_code=true"
     stops = generation.get("stop") or generation.get("until") or []
     says_length = any(generation.get(key) is not None for key in LENGTH_KEYS)
     stops = [stops] if isinstance(stops, str) else list(stops)
-    yield _set("models", [model.of_benchmark(stops, says_length, generates, extra)])
-
-
-def _set(key: str, value: Any) -> str:
-    return f"{key}={json.dumps(value, ensure_ascii=False)}"
+    yield override("models", [model.of_benchmark(stops, says_length, generates, extra)])
 
 
 def _of_prompts(config: Mapping[str, Any], arguments: HarnessArguments) -> Iterator[str]:
     if arguments.num_fewshot is not None and config.get("num_fewshot") != 0:  # 0 stands there, too
-        yield _set("num_fewshot", arguments.num_fewshot)
+        yield override("num_fewshot", arguments.num_fewshot)
     if arguments.chat:
         yield "harness.apply_chat_template=true"
-        yield _set("harness.fewshot_as_multiturn", arguments.multiturn)
+        yield override("harness.fewshot_as_multiturn", arguments.multiturn)
     if arguments.system_instruction is not None:
-        yield _set("harness.system_instruction", arguments.system_instruction)
+        yield override("harness.system_instruction", arguments.system_instruction)
     python, numpy, _, fewshot = arguments.seed
     if fewshot is None:
         raise ConfigError("--seed: None for few-shot examples draws others each time; name a number")
     if fewshot != SEEDS[3]:
-        yield _set("harness.fewshot_seed", fewshot)
+        yield override("harness.fewshot_seed", fewshot)
     seeds = [SEEDS[0] if python is None else python, SEEDS[1] if numpy is None else numpy]
     if seeds != [*SEEDS[:2]]:
-        yield _set("harness.seeds", seeds)
+        yield override("harness.seeds", seeds)
 
 
 def _generation(own: dict[str, Any], given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from flows.command_line import clear_status, print_json, status, warn
 from flows.config.load import ChosenConfigs, Refused, load_selected
 from flows.config.schema import EvalConfig, RunOptions
+from flows.config.source import override
 from flows.lm_eval.arguments import HarnessArguments
 from flows.lm_eval.benchmarks import check_samples, overrides_of
 from flows.lm_eval.models import AskedModel, asked_model
@@ -132,7 +133,7 @@ def _published(arguments: HarnessArguments) -> Iterator[str]:
     if arguments.wandb_args:
         about = {key: value for key, value in arguments.wandb_args.items() if key != "name"}
         about["samples"] = arguments.log_samples
-        yield f"publish={json.dumps([{'wandb': about}])}"
+        yield override("publish", [{"wandb": about}])
 
 
 def _options(config: EvalConfig, arguments: HarnessArguments) -> RunOptions:

@@ -19,7 +19,6 @@ these tell how its items spread. Else it can speak of metrics between 0 and 1 wi
 whose spread at best is known without an answer; of others only whether a test can reach its level.
 """
 
-import json
 import os
 import re
 from collections import Counter
@@ -38,7 +37,7 @@ from flows.config.files import kept_outputs
 from flows.config.load import load_configs
 from flows.config.models import with_checkpoints
 from flows.config.schema import Against, EvalConfig, RunOptions
-from flows.config.source import OVERRIDE, read_yaml
+from flows.config.source import OVERRIDE, override, read_yaml
 from flows.eval.start import is_new_checkpoint, run_id_of
 from flows.plan.build import make_plan
 from flows.plan.fields import benchmark_fields
@@ -380,10 +379,10 @@ def _check_gated(gate: Gate, configs: Sequence[EvalConfig]) -> None:
 def _planned(
     night: PlannedNight, benchmark: SuiteBenchmark, file: Path, options: SuiteOptions
 ) -> Iterator[PlannedEvaluation]:
-    overrides = [f"{key}={json.dumps(value)}" for key, value in benchmark.set.items()]
+    overrides = [override(key, value) for key, value in benchmark.set.items()]
     if night.suite.models:
         models = [model.model_dump(mode="json", exclude_unset=True) for model in night.suite.models]
-        overrides.append(f"models={json.dumps(models)}")
+        overrides.append(override("models", models))
     limit = options.limit or benchmark.limit
     said: dict[str, Any] = {"canaries": night.suite.canaries}
     if night.suite.answers is not None:

@@ -7,7 +7,9 @@ import pytest
 import yaml
 
 from flows.config.load import load_config
-from flows.config.source import YamlSource, parse_override, with_overrides
+from flows.config.models import ModelFlags
+from flows.config.source import YamlSource, override, parse_override, with_overrides
+from flows.suite.plan import SuiteOptions, load_suite, plan_night
 from metrics.errors import ConfigError
 
 CONFIG = """\
@@ -33,7 +35,7 @@ def overridden(data: dict[str, Any], *overrides: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("override", "data"),
+    ("text", "data"),
     [
         ("b=2", {"a": [1, {"x": 1}], "b": 2}),
         ("a.0=text", {"a": ["text", {"x": 1}]}),
@@ -49,10 +51,40 @@ def overridden(data: dict[str, Any], *overrides: str) -> dict[str, Any]:
         ("b='007'", {"a": [1, {"x": 1}], "b": "007"}),
     ],
 )
-def test_a_value_read_as_yaml_takes_its_place(override: str, data: dict[str, Any]) -> None:
+def test_a_value_read_as_yaml_takes_its_place(text: str, data: dict[str, Any]) -> None:
     before = {"a": [1, {"x": 1}]}
-    assert overridden(before, override) == data
+    assert overridden(before, text) == data
     assert before == {"a": [1, {"x": 1}]}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        1e-05, 1e16, 1.5, 10**18, True, None, "1e-05", "no", "010", "12:30", "2024-01-01", "=", "<<",
+        "!function a.b", "😀", " a: b # c\n\n d ", "\x7f\x85\u2028", "\U0001f600" * 60, "", [], {},
+        [[1e-7], {"5": 2e-9, "😀.=": ["~"]}],
+    ],
+)  # fmt: skip
+def test_an_override_that_is_made_is_read_as_its_value(value: Any) -> None:
+    shared = [value, value]
+    assert parse_override(override("a.b", value), Path()) == (("a", "b"), value)
+    assert parse_override(override("a", [shared, shared]), Path()) == (("a",), [shared, shared])
+
+
+def test_small_numbers_and_signs_of_a_suite_and_of_flags_stay_what_they_are(path: Path) -> None:
+    body = {"min_p": 1e-05, "stop": "😀"}
+    models = [{"name": "m", "config": {"extra_body": body}}]
+    metrics = [{"metric": "numeric_match", "abs_tol": 1e-06}]
+    entry = {"config": path.name, "set": {"metric_list": metrics, "filter_list": None}}
+    suite = path.with_name("suite.yaml")
+    suite.write_text(yaml.safe_dump({"name": "s", "benchmarks": [entry], "models": models}))
+    (night,) = plan_night(load_suite(suite), SuiteOptions(), "u").evaluations
+    assert night.config is not None, night.refusal
+    assert night.config.models[0].config.extra_body == body  # type: ignore[union-attr]
+    assert night.config.metric_list is not None
+    assert night.config.metric_list[0].kwargs == {"abs_tol": 1e-06}
+    flags = ModelFlags(names=("m",)).overrides(night.config.models)
+    assert load_config(path, flags).models[0].config.extra_body == body  # type: ignore[union-attr]
 
 
 def test_overrides_apply_in_order() -> None:
@@ -121,13 +153,13 @@ def test_an_override_that_does_not_fit_is_named(path: Path, overrides: tuple[str
 
 
 def test_no_message_repeats_a_value_that_may_be_a_secret(path: Path) -> None:
-    for override in (
+    for text in (
         "models.0.config.base_url=http://me:hunter2@host/v1",
         "api_key=hunter2",
         "models.0.config.key=hunter2",
     ):
         with pytest.raises(ConfigError) as refused:
-            load_config(path, [override])
+            load_config(path, [text])
         assert "hunter2" not in str(refused.value)
 
 
