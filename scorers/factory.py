@@ -5,6 +5,7 @@ function, class and prompt of the config is checked here, before a response exis
 """
 
 import inspect
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
@@ -195,7 +196,11 @@ def ensemble_scorer(config: ScoringConfig, chosen: EnsembleConfig, resolve: Reso
         for place, (name, member) in enumerate(zip(names, members, strict=True))
     )
     own = MetricConfig(metric=ENSEMBLE, higher_is_better=_direction(members))
-    metrics = with_scorer_metrics(config, resolve, (own,))
+    bounds = _range(members, chosen.normalize)
+    metrics = {
+        name: tuple(metric.within(bounds) if metric.entry == ENSEMBLE else metric for metric in found)
+        for name, found in with_scorer_metrics(config, resolve, (own,)).items()
+    }
     generates = config.output_type == "generate_until"
     base = GenerationScorer(metrics) if generates else LoglikelihoodScorer(metrics)
     return EnsembleScorer(base, apart, chosen.normalize)
@@ -213,6 +218,23 @@ def _direction(members: Sequence[WeightedScorer]) -> bool | None:
             "says nothing; take members of one direction, or say higher_is_better of a member's metric"
         )
     return False if False in sides else None
+
+
+def _range(members: Sequence[WeightedScorer], normalize: bool) -> tuple[float, float]:
+    """The ends of what the members' numbers come to together, as far as theirs are known."""
+    ends = [
+        (member.weight * low, member.weight * high)
+        for member in members
+        for low, high in [_range_of_answers(member.metric)]
+    ]
+    total = sum(member.weight for member in members) if normalize else 1.0
+    return sum(low for low, _ in ends) / total, sum(high for _, high in ends) / total
+
+
+def _range_of_answers(metric: Metric) -> tuple[float, float]:
+    """Of a mean, the range of its answers' numbers is known where its own is."""
+    aggregation = metric.aggregation
+    return aggregation.bounds if aggregation.name == "mean" else (-math.inf, math.inf)
 
 
 def agreement_scorer(config: ScoringConfig, chosen: AgreementConfig, resolve: Resolve) -> Scorer:

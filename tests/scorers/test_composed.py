@@ -234,6 +234,21 @@ def test_ensemble_is_better_when_lower_where_its_members_are():
     ).higher_is_better
 
 
+def test_range_of_an_ensemble_is_that_of_its_members_by_their_weights():
+    right, overlap = {"metric": "exact_match"}, {"metric": "rouge1", "weight": 3}
+    unknown = {"scorer": {"type": "reward_model", "model": "rm"}}
+
+    def bounds(*members, **more):
+        scorer = scorer_of({"type": "ensemble", "members": members, **more})
+        return metric_of(scorer, "ensemble").aggregation.bounds
+
+    assert bounds(right, overlap) == (0, (1 + 3 * 100) / 4)
+    assert bounds(right, overlap, normalize=False) == (0, 301)
+    assert bounds({"scorer": JUDGE}, right) == (0, 5.5)
+    assert bounds(right, unknown) == (-np.inf, np.inf)
+    assert bounds({"metric": "ter"}) == (-np.inf, np.inf)  # a corpus's, and not that of each answer
+
+
 def test_ensemble_of_members_of_both_directions_is_refused():
     with pytest.raises(ConfigError, match="'exact_match' is better when higher, and 'ter' when lower"):
         ensemble({"metric": "exact_match"}, {"metric": "ter"})
