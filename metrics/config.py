@@ -7,6 +7,9 @@ from typing import Annotated, Any, ClassVar, Final, Literal, get_args
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic.fields import FieldInfo
 
+WEB: Final = r"^https?://"
+"""What an address begins with that is asked over HTTP."""
+
 
 @dataclass(frozen=True)
 class NamesFile:

@@ -26,7 +26,7 @@ from pydantic.fields import FieldInfo
 
 from flows.config.source import FUNCTION_TAG, OVERRIDE, Location, YamlSource, put
 from metrics.aliases import nearest
-from metrics.config import AsWritten, TakesFunction, marks_of
+from metrics.config import WEB, AsWritten, TakesFunction, marks_of
 from metrics.errors import ConfigError, NightjarError
 from tasks.models.registry import DEFAULT, schemas
 
@@ -345,6 +345,8 @@ def _expectation(entry: Mapping[str, Any]) -> str:
         return f"a list of {entry['ctx']['length']} entries"
     if entry["type"] == "string_too_long":
         return f"text of {entry['ctx']['max_length']} characters at most"
+    if entry.get("ctx", {}).get("pattern") == WEB:
+        return "an http:// or https:// address"
     message: str = entry["msg"]
     return _EXPECTED.get(entry["type"]) or message.removeprefix("Input should be ").removeprefix(
         "Value error, "

@@ -44,7 +44,7 @@ from flows.plan.fields import benchmark_fields
 from flows.plan.stopping import all_is_asked
 from flows.power import Asked, History, pair_powers, said_to_decide
 from metrics.aliases import nearest
-from metrics.config import Strict
+from metrics.config import WEB, Strict
 from metrics.errors import ConfigError, NightjarError
 from metrics.metric import Metric
 from metrics.names import check_name
@@ -79,7 +79,7 @@ class WatchConfig(Strict):
     """Address of a dead-man's switch for the watch."""
 
     ping_url: str = Field(
-        pattern=r"^https?://",
+        pattern=WEB,
         description="Called after every look of the watch: a dead-man's switch elsewhere",
     )
 

@@ -19,9 +19,9 @@ from pydantic import Field
 from metrics.aliases import nearest
 from metrics.errors import ConfigError
 from tasks.publishers.publisher import (
-    Address,
     FinishedRun,
     Server,
+    WebAddress,
     identifier,
     is_finite,
     is_overall,
@@ -52,14 +52,14 @@ class Hub(Server):
     revision: str | None = Field(None, min_length=1, description="The dataset's revision")
     metric: str | None = Field(None, min_length=1, description="Which metric; default: each")
     filter: str | None = Field(None, min_length=1, description="Of which filter; default: of each")
-    source: Address | None = Field(
+    source: WebAddress | None = Field(
         None, description="Address of a page or of traces that the numbers are from"
     )
     private: bool = Field(True, description="Whether the repository has to be private; a new one is made so")
     create_pr: bool = Field(
         False, description="Whether to open a pull request, as for a model of others; no repository is made"
     )
-    endpoint: Address | None = Field(
+    endpoint: WebAddress | None = Field(
         None, description="Address of the hub; default: the variable HF_ENDPOINT, else the public one"
     )
     token_env: str | None = Field(

@@ -8,7 +8,7 @@ from urllib.parse import unquote, urlsplit
 
 from pydantic import Field
 
-from tasks.publishers.publisher import SAMPLES, Address, FinishedRun, Server
+from tasks.publishers.publisher import SAMPLES, FinishedRun, Server, WebAddress
 from tasks.publishers.spans import RunSpans
 
 
@@ -20,7 +20,7 @@ class OTel(Server):
     client = ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http", "requests")
     key_variables = ("OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS")
 
-    endpoint: Address = Field(description="Address of the collector, such as http://localhost:4318")
+    endpoint: WebAddress = Field(description="Address of the collector, such as http://localhost:4318")
     samples: bool = Field(False, description=SAMPLES)
 
     def destination(self, run: FinishedRun) -> str:

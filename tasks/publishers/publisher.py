@@ -22,7 +22,7 @@ import orjson
 import pyarrow.parquet as pq
 from pydantic import AfterValidator, Field
 
-from metrics.config import Strict
+from metrics.config import WEB, Strict
 from metrics.errors import ConfigError, NightjarError, named, users_code
 from tasks.benchmarks.config import DEFAULT_PROMPT
 from tasks.models.errors import SHORTEST_KEY, shortened
@@ -176,6 +176,8 @@ def _without_password(address: str) -> str:
 
 Address = Annotated[str, Field(min_length=1), AfterValidator(_without_password)]
 """Where a destination is. A config goes into manifests and reports, so that no password stands in it."""
+WebAddress = Annotated[Address, Field(pattern=WEB)]
+"""One that is asked over HTTP."""
 
 
 def named_key(variable: str | None, key: str) -> str | None:

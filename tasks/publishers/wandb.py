@@ -18,9 +18,9 @@ from pydantic import Field
 from tasks.publishers.publisher import (
     ANSWERS,
     SAMPLES,
-    Address,
     FinishedRun,
     Server,
+    WebAddress,
     identifier,
     named_key,
     named_numbers,
@@ -65,7 +65,7 @@ class WandB(Server):
         description="offline: into the folder wandb/ of the run's own, for wandb sync; "
         "default: the variable WANDB_MODE, else online",
     )
-    base_url: Address | None = Field(
+    base_url: WebAddress | None = Field(
         None, description="Address of a server of your own; default: the variable WANDB_BASE_URL"
     )
     api_key_env: str | None = Field(

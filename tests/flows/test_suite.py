@@ -131,6 +131,7 @@ def test_a_benchmark_that_is_refused_fails_alone_in_the_night_and_loudly_on_the_
         ({"gate": {"margin": -1}}, r"gate\.margin"),
         ({"models": [{"name": "a", "type": "demo"}] * 2}, "there twice"),
         ({"nights": 1}, "nights"),
+        ({"watch": {"ping_url": "host/ping"}}, "ping_url: expected an http:// or https:// address"),
     ],
 )
 def test_a_suite_file_that_can_not_be_used_is_refused(write: Any, keys: dict[str, Any], message: str) -> None:
