@@ -258,17 +258,20 @@ class Fields:
 
     def named(self, doc: Document, source: str | None) -> str | None:
         """A description or few-shot prefix: a field of the document or a template; None and "" stay as they
-        are."""
+        are, those of a field, too."""
         if not source:
             return source
-        return str(doc[source]) if source in doc else render_template(source, doc)
+        return self._text_of(doc[source]) if source in doc else render_template(source, doc)
 
     def prefix(self, doc: Document) -> str | None:
         """``gen_prefix`` of the document to evaluate."""
         source = self.config.get("gen_prefix")
         if source is None:
             return None
-        return str(doc[source]) if source in self.columns else render_template(source, doc)
+        return self._text_of(doc[source]) if source in self.columns else render_template(source, doc)
+
+    def _text_of(self, value: Any) -> str | None:
+        return None if value is None else str(value)
 
     def call(self, name: FunctionName, *arguments: Any) -> Any:
         """The function's value; raises DataError naming it where it raises."""

@@ -110,6 +110,21 @@ def test_code_that_models_write_is_refused_unless_allowed():
     HarnessBenchmark({**definition["harness"], "allow_unsafe_code": True}, definition["base_dir"], "t")
 
 
+def test_an_empty_field_is_no_prefix_and_no_description(tmp_path: Path):
+    """As in the harness: the text "None" stood in the prompts of documents, and of examples, without one."""
+    rows = [{"q": f"q{n}", "a": f"a{n}", "lead": None if n % 2 else "It is", "said": None} for n in range(4)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "task.yaml").write_text(
+        "task: t\ndataset_path: json\ndataset_kwargs: {data_files: {test: rows.jsonl}}\ntest_split: test\n"
+        "fewshot_split: test\ndoc_to_text: q\ndoc_to_target: a\ngen_prefix: lead\ndescription: said\n"
+        "num_fewshot: 1\nfewshot_config: {sampler: first_n}\noutput_type: generate_until\n"
+    )
+    config = translate(tmp_path / "task.yaml")
+    mine = HarnessBenchmark(config["harness"], config["base_dir"], "t")
+    prompts = [rendered.prompts[0] for rendered in mine.render("default", mine.items())]
+    assert prompts[:3] == ["q1 a1\n\nq0 It is", "q0 It is a0\n\nq1", "q0 It is a0\n\nq2 It is"]
+
+
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
