@@ -200,6 +200,7 @@ def _label(row: JsonObject) -> LabelView:
     said = {
         "custom_fields": metadata.get("custom_fields"),
         "detailed_results": row.get("detailed_results"),
+        "error": row["error"],
     }
     details = {name: value for name, value in said.items() if value}
     return LabelView(
@@ -208,7 +209,7 @@ def _label(row: JsonObject) -> LabelView:
         passed=row["passed"],
         score=row["score"],
         status="ok" if is_scored(row) else "unscored",
-        details=details or ({"error": row["error"]} if row["error"] else {}),
+        details=details,
         method=(metadata.get("evaluation_method") or {}).get("name") or "",
     )
 

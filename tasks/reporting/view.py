@@ -582,7 +582,7 @@ def _label(method: str, label: str, row: Row) -> LabelView:
         passed=row["passed"],
         score=row["score"],
         status="ok" if row["scored"] else "unscored",
-        details=_json(row["details_json"]) or ({"error": row["error"]} if row["error"] else {}),
+        details=(_json(row["details_json"]) or {}) | ({"error": row["error"]} if row["error"] else {}),
         method=method,
     )
 

@@ -154,6 +154,7 @@ def test_a_method_that_fails_everywhere_fails_its_pairs_and_no_others(
         assert "'j' failed on every one of 42 responses" in row["error"]
         assert reason in row["error"]
     assert reason in ran.out
+    assert "no reason was recorded" not in ran.out
     others = [row for row in rows if row["label"] == "short"]
     assert [(row["status"], row["value"] is None) for row in others] == [("ok", False)] * 4
     judged = lines(tmp_path / "out" / "evaluation_results.jsonl")

@@ -58,6 +58,7 @@ def test_what_could_not_be_judged_stands_under_the_labels_of_its_method(tmp_path
         {
             "item_id": f"i{n}", "doc_id": n, "sample_index": 0, "label": label, "passed": passed,
             "scored": passed is not None, "error": error, "code": -1,
+            "details_json": '{"returned": "?"}' if error else None,
         }
         for n, (label, passed, error) in enumerate(said)
     ]  # fmt: skip
@@ -65,7 +66,7 @@ def test_what_could_not_be_judged_stands_under_the_labels_of_its_method(tmp_path
     judged = store.write("statistics", "judged", STATISTICS, [batch])
     known = replace(cell(store, "a", 0, 1), verdicts={"tone": judged}, labels={"tone": ["polite", "short"]})
     labels = [view.labels for view in sample_views(store, [known], ())][:3]
-    lost = {"status": "unscored", "details": {"error": "no reply"}, "method": "tone"}
+    lost = {"status": "unscored", "details": {"returned": "?", "error": "no reply"}, "method": "tone"}
     assert labels == [
         [LabelView("polite", 0, True, method="tone")],
         [LabelView("polite", 0, **lost), LabelView("short", 0, **lost)],
