@@ -8,7 +8,7 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -129,10 +129,8 @@ def missed_nights(view: View, times: Times) -> Iterator[Finding]:
         if any(night["state_type"] in UNDER_WAY for night in nights):
             continue
         last = max([str(night["end_time"]) for night in nights if night.get("end_time")], default=None)
-        since = last or deployment.get("created")
-        if view.age(since) > times.seconds["MISSED"] and any(
-            _was_due(plan.get("schedule"), moment(since), view.now, times) for plan in plans
-        ):
+        begun = (last, deployment.get("created"), deployment.get("updated"))
+        if any(_is_missed(plan, (*begun, plan.get("updated")), view.now, times) for plan in plans):
             said = f"No night of {deployment['name']} has ended for {times.words['MISSED']}"
             yield Finding(
                 f"missed:{deployment['id']}:{last or 'never'}",
@@ -141,18 +139,22 @@ def missed_nights(view: View, times: Times) -> Iterator[Finding]:
             )
 
 
-def _was_due(schedule: Any, since: datetime | None, now: datetime, times: Times) -> bool:
-    """Whether a schedule had a night begin since then that has had its time to end: what the usual wait
-    leaves of a day."""
+def _is_missed(plan: Mapping[str, Any], begun: Iterable[Any], now: datetime, times: Times) -> bool:
+    """Whether a schedule had a night begin that has had its time to end, what the usual wait leaves of a day,
+    and that none did for too long. It counts since the last of some moments: when a night ended, when the
+    deployment was made, resumed or changed, and when the schedule was."""
+    since = max(filter(None, map(moment, begun)), default=now)
+    if (now - since).total_seconds() <= times.seconds["MISSED"]:
+        return False
+    if not (schedule := plan.get("schedule")):
+        return True
     from prefect.server.schemas.schedules import SCHEDULE_TYPES
     from pydantic import TypeAdapter
 
-    if since is None or not schedule:
-        return True
     until = now - timedelta(seconds=max(0.0, times.seconds["MISSED"] - DAY_SECONDS))
     try:
-        plan = TypeAdapter(SCHEDULE_TYPES).validate_python(schedule)
-        return bool(asyncio.run(plan.get_dates(1, start=since, end=until)))
+        found = TypeAdapter(SCHEDULE_TYPES).validate_python(schedule)
+        return bool(asyncio.run(found.get_dates(1, start=since, end=until)))
     except ValueError:  # one that this version of Prefect does not know, or without another date
         return True
 

@@ -463,6 +463,25 @@ def test_a_weekly_night_is_missed_once_one_that_was_due_has_not_ended(
     assert bool(told) == missed
 
 
+@pytest.mark.parametrize("changed", ["deployment", "schedule"])
+def test_no_night_is_missed_of_the_time_before_a_deployment_was_resumed_or_its_schedule_changed(
+    watch: Looking, server: Server, told: list[dict[str, Any]], changed: str
+) -> None:
+    plan = {"active": True, "schedule": {"cron": "30 2 * * *", "timezone": "UTC"}}
+    server.deployments[0]["schedules"] = [plan]
+    server.runs.clear()
+    server.add("COMPLETED", 5 * 24 * 60)
+    (server.deployments[0] if changed == "deployment" else plan)["updated"] = at(60)
+    watch.look()
+    watch.look(14 * 60)  # before the next night is due
+    watch.look(17 * 60)
+    assert [text for text in texts(told) if "No night" in text] == []
+    watch.look(26 * 60)
+    assert [text for text in texts(told) if "No night" in text] == [
+        "No night of nightly has ended for 26h: is it scheduled, and is there a worker?"
+    ]
+
+
 def test_a_pool_without_a_worker_is_told_once_and_anew_when_it_happens_again(
     watch: Looking, server: Server, told: list[dict[str, Any]]
 ) -> None:
