@@ -217,7 +217,7 @@ class Night(BaseModel):
     @property
     def asked_all(self) -> bool:
         """Whether it asked all items of what it could evaluate, and could evaluate something."""
-        return not self.stopped and any(evaluation.ok for evaluation in self.evaluations)
+        return not self.stopped and any(entry.ok or entry.whole for entry in self.evaluations)
 
     @property
     def cost(self) -> dict[str, float]:
@@ -399,14 +399,12 @@ def baseline_nights(
 
     ``last``; ``last-passed``; ``rolling``, the last ``count`` that passed; ``first``, the first that did; or
     the id of a suite's run, or of a single evaluation's. Of those that passed, the night that was accepted
-    last takes the place of all that were due before it was accepted. A night that stopped before it had asked
-    all is none of them, nor is one that asked fewer of the first items than ``limit``, or left out what
-    ``only`` names (None: the whole suite). Raises ConfigError for an id that nothing in the store has, or
-    that of a night that stopped.
+    last takes the place of all that were due before it was accepted. None of them is a night that stopped
+    before it had asked all, of which everything failed, that asked fewer of the first items than ``limit``,
+    or that left out what ``only`` names (None: the whole suite). Raises ConfigError for an id that nothing in
+    the store has, or that of a night that stopped.
     """
-    whole = [
-        night for night in nights if night.evaluations and not night.stopped and night.covers(limit, only)
-    ]
+    whole = [night for night in nights if night.asked_all and night.covers(limit, only)]
     passed = _candidates(whole)
     match baseline:
         case "last":

@@ -199,14 +199,25 @@ def test_a_night_with_other_metrics_is_inconclusive_and_can_be_accepted(night: J
 def test_a_night_after_one_of_which_all_failed_is_not_decided_by_it(
     night: Judge, before: dict[str, Any]
 ) -> None:
-    night(baseline="last")
-    lost = night(baseline="last", **before)
-    judged = night(baseline="last")
+    night()
+    lost = night(**before)
+    judged = night(against=lost.night.run_id)
     assert judged.night.baseline == (lost.night.run_id,)
     assert judged.outcome == "inconclusive"
     reason = "failed in the baseline: boom" if "failed" in before else "not in the baseline"
     assert why(judged) == {"exact_match,none": (None, reason)}
-    assert night(baseline="last").outcome == "pass"
+    assert night().outcome == "pass"
+
+
+@pytest.mark.parametrize("before", [{"failed": "boom"}, {"refused": True}])
+def test_a_loss_behind_a_night_of_which_all_failed_is_found_against_the_last_one_that_has_numbers(
+    night: Judge, before: dict[str, Any]
+) -> None:
+    there = night(baseline="last")
+    night(baseline="last", **before)
+    judged = night(wrong=range(300), baseline="last")
+    assert judged.night.baseline == (there.night.run_id,)
+    assert judged.outcome == "regression"
 
 
 @pytest.mark.parametrize("damage", [lambda file: file.write_bytes(b""), Path.unlink])
