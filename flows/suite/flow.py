@@ -55,7 +55,7 @@ from flows.suite.words import headline, night_document, noteworthy_pairs, summar
 from metrics.errors import printable
 from tasks.comparison.runs import open_night
 from tasks.history.nights import Night, NightEvaluation, Notice
-from tasks.history.notices import outstanding
+from tasks.history.notices import outstanding, told_as
 from tasks.messages.markdown import as_text
 from tasks.models.control import RunControl
 from tasks.patience import LOOK_SECONDS, if_possible, retry_until_up
@@ -254,11 +254,12 @@ def _notice(judged: JudgedNight) -> Notice | None:
     run = _own_run()
     if run is None or (outcome is None and judged.complete):
         return None
+    state = _state_name(judged)
     return notice(
         run,
         judged.night,
-        outcome or _state_name(judged),
-        f"{_state_name(judged)}: {told_sentence(judged)}",
+        told_as(outcome, state),
+        f"{state}: {told_sentence(judged)}",
         verdict=outcome,
         pairs=noteworthy_pairs(judged),
         cost=judged.night.cost,

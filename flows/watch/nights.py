@@ -10,7 +10,15 @@ from flows.suite.plan import SuiteConfig, plan_night, suite_of
 from metrics.errors import NightjarError
 from tasks.history.layout import HistoryError
 from tasks.history.nights import SUITES, Night, find_night, suites_with
-from tasks.history.notices import NotDelivered, Post, deliver, notice_key, outstanding, send_each
+from tasks.history.notices import (
+    NotDelivered,
+    Post,
+    deliver,
+    notice_key,
+    outstanding,
+    send_each,
+    told_as,
+)
 from tasks.run_page import VERDICT_LABEL
 from tasks.store.home import default_store, slug
 from tasks.store.storage import Entry, Store, store_uri
@@ -82,7 +90,7 @@ class Receipts:
 
 def night_key(run: Mapping[str, Any]) -> str:
     """The key of what a night that ended tells of itself, as far as the server knows."""
-    return notice_key(run["id"], _verdict(run) or str((run.get("state") or {}).get("name")))
+    return notice_key(run["id"], told_as(_verdict(run), str((run.get("state") or {}).get("name"))))
 
 
 def _verdict(run: Mapping[str, Any]) -> str | None:

@@ -125,6 +125,12 @@ def notice_key(flow_run: UUID | str, outcome: str) -> str:
     return f"{flow_run}:{outcome}"
 
 
+def told_as(verdict: str | None, state: str) -> str:
+    """The outcome that a night is told under: its verdict, else the name of its state. One that failed
+    because something is missing is not told as one that could not be decided: its retry may be."""
+    return state if not verdict or (verdict, state) == ("inconclusive", "Failed") else verdict
+
+
 def is_among(notices: Iterable[Notice], notice: Notice) -> bool:
     """Whether a night's notices have one of the same outcome. Keys of before begin with the night's own id,
     and call a night incomplete that now is Failed."""

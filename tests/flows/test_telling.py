@@ -17,6 +17,7 @@ from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.states import Scheduled
 
 from flows.accept import accept
+from flows.suite import flow
 from flows.suite.judging import judge_night
 from flows.suite.order import next_in_turn
 from flows.suite.plan import PlannedNight, SuiteOptions, load_suite, plan_night
@@ -29,10 +30,12 @@ from flows.suite.telling import (
     tell,
 )
 from flows.suite.words import headline
+from flows.watch.nights import night_key
 from tasks.history.nights import Night, NightEvaluation, find_night, past_nights, record_night
 from tasks.history.notices import NotDelivered, Unanswered, deliver, outstanding, pause_after, post_to
+from tasks.run_page import VERDICT_LABEL
 from tasks.store.storage import Store
-from tests.flows.made_nights import DONE
+from tests.flows.made_nights import DONE, Judge
 from tests.loopback import answering
 
 DEPLOYMENT = UUID("01a2022f-0000-70e6-ae1e-e78c36160d08")
@@ -299,6 +302,20 @@ def test_a_retry_with_the_same_outcome_is_not_told_again_and_another_outcome_is(
     leave_record(planned, State(type=StateType.CRASHED, name="Crashed", message="gone"), run())
     tell.fn(planned, ())
     assert [message["key"].rpartition(":")[2] for message in told] == ["regression", "Crashed"]
+
+
+def test_a_retry_that_can_not_be_decided_is_told_behind_an_attempt_that_lacked_something(
+    night: Judge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flow, "_own_run", run)
+    night(of=42)
+    attempts = [night(failed="boom"), night(wrong=[1], of=42, margin=0.02)]
+    assert [judged.outcome for judged in attempts] == ["inconclusive", "inconclusive"]
+    told = [flow._notice(judged) for judged in attempts]
+    assert [entry and entry.key.rpartition(":")[2] for entry in told] == ["Failed", "inconclusive"]
+    assert [entry and entry.verdict for entry in told] == ["inconclusive", "inconclusive"]
+    ended = {"id": str(uuid4()), "labels": {VERDICT_LABEL: "inconclusive"}, "state": {"name": "Failed"}}
+    assert night_key(ended) == f"{ended['id']}:Failed"
 
 
 @pytest.mark.parametrize(("former", "now"), [("regression", "regression"), ("incomplete", "Failed")])
