@@ -4,8 +4,9 @@ The sign-flip permutation test: were there no difference, each unit's could as w
 
 Do answers prefer a place, whatever stands there? Without a preference an answer is right as often
 wherever the right choice stands, and a wrong one stands at any of the other places alike. The sums by
-which choices differ from that, item by item, are compared with their own covariance, so that the repeats
-of an item may hang together in any way.
+which choices differ from that are compared with the covariance that they then have, widened by as much as
+the repeats of an item hang together (Rao and Scott 1981). Their own covariance will not do: where places are
+more than a few for the items, some were never chosen, and seem surely avoided.
 """
 
 import math
@@ -62,7 +63,7 @@ def _signed_sums(sizes: Floats, draws: int, rng: np.random.Generator) -> Floats:
 
 
 LEAST_ITEMS = 10
-"""Items that a covariance is estimated from, at least."""
+"""Items that a test is made of, at least."""
 
 
 @dataclass(frozen=True)
@@ -92,27 +93,38 @@ def position_bias(chosen: Ints, right: NDArray[np.bool_], counts: Ints, items: I
     n, k = right.shape if right.ndim == 2 else (0, 0)
     if k < 2 or len(np.unique(items)) < LEAST_ITEMS:
         return None
-    inside = np.arange(k)[None, :] < counts[:, None]
     picked = np.zeros((n, k))
     picked[np.arange(n), chosen] = 1.0
-    accuracy = float(right[np.arange(n), chosen].mean())
-    among_right, among_wrong = right.sum(1, keepdims=True), (inside & ~right).sum(1, keepdims=True)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        expected = np.where(right, accuracy / among_right, (1 - accuracy) / among_wrong)
-    expected = np.where(inside, np.nan_to_num(expected, posinf=0.0), 0.0)
-    expected /= np.maximum(expected.sum(1, keepdims=True), 1e-12)  # no right or no wrong choice at all
-    _, clusters = np.unique(items, return_inverse=True)
-    scores = np.zeros((clusters.max() + 1, k))
-    np.add.at(scores, clusters, picked - expected)
-    total, covariance = scores.sum(0), scores.T @ scores
+    wrong = (np.arange(k)[None, :] < counts[:, None]) & ~right
+    # With more choices an answer is right less often: each kind of item has its own share.
+    kinds = np.column_stack([right.sum(1), wrong.sum(1)])
+    _, kind, size = np.unique(kinds, axis=0, return_inverse=True, return_counts=True)
+    kind, hit = kind.ravel(), right[np.arange(n), chosen].astype(np.float64)
+    known = (np.bincount(kind, weights=hit) / size)[kind]
+    of_right, of_wrong = right / np.maximum(kinds[:, :1], 1), wrong / np.maximum(kinds[:, 1:], 1)
+    expected = known[:, None] * of_right + (1 - known)[:, None] * of_wrong
+    slope = of_right - of_wrong  # by which one answer more that is right moves what is expected
+    usual = np.zeros((len(size), k))
+    np.add.at(usual, kind, slope)
+    usual = (usual / size[:, None])[kind]
+    free = (slope - usual) * np.sqrt(known * (1 - known))[:, None]
+    covariance = _of_one_pick(of_right, known) + _of_one_pick(of_wrong, 1 - known) + free.T @ free
     values, vectors = np.linalg.eigh(covariance)
-    kept = values > 1e-9 * len(scores)  # less than that is rounding
+    kept = values > 1e-9 * n  # less than that is rounding
     if not kept.any():
         return None
-    along = vectors[:, kept].T @ total
-    statistic = float((along**2 / values[kept]).sum())
-    degrees = int(kept.sum())
+    along = (picked - expected - (hit - known)[:, None] * usual) @ (vectors[:, kept] / np.sqrt(values[kept]))
+    _, clusters = np.unique(items, return_inverse=True)
+    scores, degrees = np.zeros((clusters.max() + 1, along.shape[1])), along.shape[1]
+    np.add.at(scores, clusters, along)
+    statistic = float((scores.sum(0) ** 2).sum()) / max(float((scores**2).sum()) / degrees, 1.0)
     return PositionBias(statistic, degrees, _upper_tail(statistic, degrees), picked.mean(0), expected.mean(0))
+
+
+def _of_one_pick(among: Floats, chance: Floats) -> Floats:
+    """The covariance (k, k) of picks at random ``among`` places (n, k), each made with a ``chance`` (n,)."""
+    weighed = among * chance[:, None]
+    return np.asarray(np.diag(weighed.sum(0)) - weighed.T @ among)
 
 
 def _upper_tail(statistic: float, degrees: int) -> float:

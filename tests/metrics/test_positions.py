@@ -55,3 +55,30 @@ def test_items_may_have_different_numbers_of_choices():
     found = position_bias(chosen, right, counts, items)
     assert found is not None
     assert found.due[0] == pytest.approx(0.375, abs=0.05)
+
+
+@pytest.mark.parametrize(("items", "choices"), [(15, 4), (30, 10), (50, 26)])
+def test_many_places_for_few_items_keep_the_level(items, choices):
+    """One sample an item: where a place was never chosen by chance, no place is avoided."""
+    rng, alarms = np.random.default_rng(7), 0
+    for _ in range(1_000):
+        place, known = rng.integers(0, choices, items), rng.random(items) < 0.5
+        chosen = np.where(known, place, (place + rng.integers(1, choices, items)) % choices)
+        right = np.arange(choices) == place[:, None]
+        found = position_bias(chosen, right, np.full(items, choices), np.arange(items))
+        alarms += found is not None and found.p_value < 0.01
+    assert alarms / 1_000 <= 0.01 + 3 * np.sqrt(0.01 * 0.99 / 1_000)
+
+
+def test_items_of_more_choices_may_be_right_less_often():
+    """Of four choices most are right, of ten few, never at the last places: these are not preferred."""
+    rng, alarms = np.random.default_rng(8), 0
+    for _ in range(200):
+        counts = rng.choice([4, 10], 2_000)
+        known = rng.random(2_000) < np.where(counts == 4, 0.9, 0.2)
+        place = rng.integers(0, 4, 2_000)
+        other = 1 + (rng.random(2_000) * (counts - 1)).astype(np.int64)
+        chosen = np.where(known, place, (place + other) % counts)
+        found = position_bias(chosen, np.arange(10) == place[:, None], counts, np.arange(2_000))
+        alarms += found is not None and found.p_value < 0.01
+    assert alarms / 200 <= 0.01 + 3 * np.sqrt(0.01 * 0.99 / 200)
