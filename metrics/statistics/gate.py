@@ -16,6 +16,7 @@ import numpy as np
 
 from metrics.errors import ConfigError
 from metrics.statistics.comparison import Comparison
+from metrics.statistics.intervals import fewest
 from metrics.statistics.power import POWER, Alike, larger, reaches, smoothed, units_needed
 from metrics.types import Floats
 
@@ -192,16 +193,6 @@ class PairSpread:
         """The fewest items that rule out a loss of the margin; None where no number does."""
         if margin <= 0:
             return None
-        high = self._fewest(alpha)
-        while not self.margin(high, samples, alpha, power) <= margin:
-            high *= 2
-            if high > _MOST:
-                return None
-        low = high // 2
-        while high - low > 1:
-            middle = (low + high) // 2
-            if self.margin(middle, samples, alpha, power) <= margin:
-                high = middle
-            else:
-                low = middle
-        return high
+        return fewest(
+            lambda items: self.margin(items, samples, alpha, power) <= margin, self._fewest(alpha), _MOST
+        )

@@ -81,10 +81,38 @@ def _inverse(rising: Callable[[float], float], level: float) -> float:
     low, high = 0.0, 1.0
     while rising(high) < level:
         high *= 2
-    for _ in range(80):
-        middle = (low + high) / 2
-        low, high = (middle, high) if rising(middle) < level else (low, middle)
-    return (low + high) / 2
+    return sum(bisected(lambda x: rising(x) < level, low, high, 80)) / 2
+
+
+def bisected(
+    holds: Callable[[float], bool], near: float, far: float, halvings: int = _HALVINGS
+) -> tuple[float, float]:
+    """The two ends between which something ceases to hold that does at ``near`` and does not at ``far``.
+
+    >>> bisected(lambda x: x < 2.5, 0, 8, halvings=3)
+    (2.0, 3.0)
+    """
+    for _ in range(halvings):
+        middle = (near + far) / 2
+        near, far = (middle, far) if holds(middle) else (near, middle)
+    return near, far
+
+
+def fewest(enough: Callable[[int], bool], start: int, most: float = math.inf) -> int | None:
+    """The smallest number that is enough, looked for from ``start`` on; None where not even ``most`` is.
+
+    >>> fewest(lambda n: n * n > 500, 8)
+    23
+    """
+    low, high = 0, start
+    while not enough(high):
+        low, high = high, 2 * high
+        if high > most:
+            return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return high
 
 
 def beta_share(x: float, a: float, b: float) -> float:
@@ -233,11 +261,8 @@ class PairedShares:
         return apart / math.sqrt(variance) if variance > 0 else math.copysign(math.inf, apart)
 
     def _score_end(self, reach: float, farthest: float) -> float:
-        near, far = (self.gained - self.lost) / self.n, farthest
-        for _ in range(_HALVINGS):
-            middle = (near + far) / 2
-            near, far = (middle, far) if abs(self._score(middle)) <= reach else (near, middle)
-        return far
+        observed = (self.gained - self.lost) / self.n
+        return bisected(lambda value: abs(self._score(value)) <= reach, observed, farthest)[1]
 
 
 def without_rounding(left: Floats, size: Floats | float, to: float = _SAME_TO) -> Floats:

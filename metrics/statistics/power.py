@@ -12,7 +12,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from metrics.statistics.intervals import beta_share, normal_quantile, student_quantile
+from metrics.statistics.intervals import beta_share, bisected, fewest, normal_quantile, student_quantile
 from metrics.statistics.tied import CLOSE, size_with_one_more
 from metrics.types import Floats
 
@@ -27,7 +27,7 @@ of freedom."""
 
 _NORMAL = NormalDist()
 _EXACT = 30.0  # expected improvements up to which every count is gone through
-_STEPS = 24
+_HALVINGS = 24
 
 
 def smoothed(count: float, n: int) -> float:
@@ -66,11 +66,9 @@ def mcnemar_mde(n: int, gained: float, alpha: float, power: float = POWER) -> fl
     chance = _exact_power if n * better <= _EXACT else _normal_power
     if most <= 0 or chance(n, better, most, alpha) < power:
         return math.nan
-    low, high = 0.0, most - better
-    for _ in range(_STEPS):
-        middle = (low + high) / 2
-        low, high = (middle, high) if chance(n, better, better + middle, alpha) < power else (low, middle)
-    return high
+    return bisected(
+        lambda loss: chance(n, better, better + loss, alpha) < power, 0.0, most - better, _HALVINGS
+    )[1]
 
 
 def _exact_power(n: int, better: float, worse: float, alpha: float) -> float:
@@ -196,13 +194,7 @@ class Alike:
                 math.fsum(c * _NORMAL.cdf(one / unit) for c, one in zip(chances, left, strict=True)) >= power
             )
 
-        low, high = 0.0, self.width
-        if not found(high):
-            return math.nan
-        for _ in range(_STEPS):
-            middle = (low + high) / 2
-            low, high = (low, middle) if found(middle) else (middle, high)
-        return high
+        return bisected(found, self.width, 0.0, _HALVINGS)[0] if found(self.width) else math.nan
 
     def _counts(self) -> tuple[Floats, Floats]:
         """How many items do not tie, and how likely; the expected number where they are many."""
@@ -311,10 +303,4 @@ def items_needed(margin: float, alpha: float) -> int | None:
     """
     if margin <= 0:
         return None
-    low, high = 0, 8
-    while not mcnemar_mde(high, 0, alpha) <= margin:
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if mcnemar_mde(middle, 0, alpha) <= margin else (middle, high)
-    return high
+    return fewest(lambda items: mcnemar_mde(items, 0, alpha) <= margin, 8)

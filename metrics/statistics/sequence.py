@@ -19,6 +19,7 @@ import numpy as np
 
 from metrics.errors import MetricError
 from metrics.statistics.gate import Verdict
+from metrics.statistics.intervals import bisected
 from metrics.types import Floats, Ints
 
 STAKED = 0.2
@@ -126,11 +127,11 @@ def is_above(units: PairedUnits, mean: float, level: float) -> int | None:
 def lower_end(units: PairedUnits, level: float) -> float:
     """Lower end of the sequence so far, at a one-sided level: what all looks up to now say together. The
     width below 0 before any unit."""
-    low, high = -units.width, units.width
-    for _ in range(_HALVINGS if len(units) else 0):
-        middle = (low + high) / 2
-        low, high = (middle, high) if is_above(units, middle, level) is not None else (low, middle)
-    return low
+
+    def is_below(mean: float) -> bool:
+        return is_above(units, mean, level) is not None
+
+    return bisected(is_below, -units.width, units.width, _HALVINGS if len(units) else 0)[0]
 
 
 def upper_end(units: PairedUnits, level: float) -> float:

@@ -27,6 +27,7 @@ from metrics.statistics.estimate import estimate
 from metrics.statistics.formulas import FEW_UNITS, Sampled, bounded_share, influences
 from metrics.statistics.intervals import (
     Shape,
+    bisected,
     normal_quantile,
     skewed,
     student_coverage,
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     from metrics.config import StatisticsConfig
 
 UNPAIRED = "the runs do not have the same items: compared as two samples of items, which finds less"
-_STEPS = 40
 _FEW, _FEW_BESIDE_MANY, _ALIKE = 30, 50, 2.0  # by simulation of lognormal numbers: bench/levels.py
 Runs = tuple[ItemColumn, ItemColumn]
 Groups = tuple[Ints | None, Ints | None]
@@ -245,12 +245,12 @@ def _newcombe(base: _Share, candidate: _Share, level: float) -> tuple[float, flo
 
 def _newcombe_chance(base: _Share, candidate: _Share, value: float) -> float:
     """The two-sided p-value of a difference: one less the level from which on the interval has it."""
-    low, high = 0.0, 1.0
-    for _ in range(_STEPS):
-        middle = (low + high) / 2
-        first, last = _newcombe(base, candidate, middle)
-        low, high = (low, middle) if first <= value <= last else (middle, high)
-    return 1 - high
+
+    def holds(level: float) -> bool:
+        low, high = _newcombe(base, candidate, level)
+        return low <= value <= high
+
+    return 1 - bisected(holds, 1.0, 0.0)[0]
 
 
 def _step(base: _Share, candidate: _Share) -> float:
@@ -276,13 +276,7 @@ def _share_mde(base: _Share, candidate: _Share, alpha: float, higher_is_better: 
         reach = max(within * spread + _step(base, candidate), unseen)
         return seen and centre - expected >= reach + beyond * spread
 
-    low, high = 0.0, start
-    if not found(high):
-        return math.nan
-    for _ in range(_STEPS):
-        middle = (low + high) / 2
-        low, high = (low, middle) if found(middle) else (middle, high)
-    return high
+    return bisected(found, start, 0.0)[0] if found(start) else math.nan
 
 
 def _by_welch(
