@@ -10,7 +10,7 @@ import pytest
 from metrics.errors import ConfigError
 from tasks.models.config import ModelConfig, SampleParams
 from tasks.models.connection import probe
-from tasks.models.errors import BadRequest, MalformedBody, ModelError
+from tasks.models.errors import MalformedBody, ModelError
 from tasks.models.providers.anthropic import MAX_TOKENS, StreamedMessage
 from tasks.models.providers.provider import provider_of
 from tasks.models.records import Codec, Reply, Request
@@ -155,36 +155,9 @@ def test_a_system_prompt_of_extra_body_is_marked_once_for_each_request(system: A
         assert json.loads(made.content)["system"] == [said]
 
 
-@pytest.mark.parametrize(
-    ("params", "said"),
-    [
-        ({"seed": 1}, "sample_params.seed"),
-        ({"n": 2}, "sample_params.n"),
-        ({"logprobs": True}, "sample_params.logprobs"),
-        ({"presence_penalty": 1.0}, "sample_params.presence_penalty"),
-        ({"response_format": {"type": "json_object"}}, "json_schema"),
-    ],
-)
-def test_what_the_api_has_no_field_for_is_refused_naming_what_can(params: dict[str, Any], said: str):
-    with pytest.raises(ModelError, match=said) as refused:
-        codec(params=params)
-    assert "type anthropic" in str(refused.value)
-
-
-def test_log_likelihoods_are_refused_naming_what_can():
-    with pytest.raises(ModelError, match=r"no log-likelihoods of a text; ask one of type .*openai"):
-        probe(model(), "loglikelihood")
-
-
 def test_a_template_is_not_there():
     with pytest.raises((ConfigError, ValueError), match="chat template"):
         model(reasoning={"template_kwargs": {"x": 1}})
-
-
-def test_sounds_are_refused():
-    sound = {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}
-    with pytest.raises(BadRequest, match="text and images"):
-        body([{"role": "user", "content": [sound]}])
 
 
 def test_blocks_become_an_answer():
@@ -216,21 +189,6 @@ def test_the_refusal_stop_is_a_refusal():
     answer = read("refusal")
     assert (answer.status, answer.response) == ("refused", None)
     assert answer.error.startswith("the model refused")
-
-
-@pytest.mark.parametrize(
-    "odd",
-    [
-        {},
-        {"content": "text"},
-        {"content": [1]},
-        {"content": [{"type": "text", "text": None}]},
-        {"content": [{"type": "tool_use", "input": {}}]},
-    ],
-)
-def test_a_reply_of_another_shape_is_malformed(odd: dict[str, Any]):
-    with pytest.raises(MalformedBody):
-        codec().answers([Request(bytes(32), "generate", "q")], [Reply(odd, 0.1)], 1)
 
 
 def events(reply: dict[str, Any]) -> list[dict[str, Any]]:

@@ -186,6 +186,11 @@ def test_responses_have_fields_of_their_own_for_sampling_thoughts_and_schemas():
         ("openai_responses", {"seed": 1}, "sample_params.seed"),
         ("openai_responses", {"stop": ["x"]}, "sample_params.stop"),
         ("openai_responses", {"top_k": 3}, "sample_params.top_k"),
+        ("anthropic", {"seed": 1}, "sample_params.seed"),
+        ("anthropic", {"n": 2}, "sample_params.n"),
+        ("anthropic", {"logprobs": True}, "sample_params.logprobs"),
+        ("anthropic", {"presence_penalty": 1.0}, "sample_params.presence_penalty"),
+        ("anthropic", {"response_format": {"type": "json_object"}}, "json_schema"),
     ],
 )
 def test_what_an_api_has_no_field_for_is_refused(kind: str, params: dict[str, Any], said: str):
@@ -206,7 +211,7 @@ def test_log_likelihoods_are_refused_naming_what_can(kind: str):
         probe(model(kind), "loglikelihood")
 
 
-@pytest.mark.parametrize("kind", ["gemini", "openai_responses"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_part_that_an_api_does_not_take_is_refused(kind: str):
     sound = {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}
     far = {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}
@@ -299,6 +304,11 @@ def test_a_field_of_a_part_of_gemini_that_is_null_is_none():
         ("gemini", {"candidates": [{}, {}]}),
         ("gemini", {"candidates": [{"content": {"parts": "x"}, "finishReason": "STOP"}]}),
         ("gemini", {"candidates": [{"content": {"parts": [{"functionCall": {}}]}, "finishReason": "STOP"}]}),
+        ("anthropic", {}),
+        ("anthropic", {"content": "text"}),
+        ("anthropic", {"content": [1]}),
+        ("anthropic", {"content": [{"type": "text", "text": None}]}),
+        ("anthropic", {"content": [{"type": "tool_use", "input": {}}]}),
         ("openai_responses", {}),
         ("openai_responses", {"output": [1]}),
         ("openai_responses", {"output": [{"type": "message", "content": "x"}]}),
