@@ -266,24 +266,10 @@ def is_harness(config: Mapping[str, Any]) -> bool:
     return "task" in config or ("group" in config and "name" not in config)
 
 
-def translate(source: Definition | Path | str, overrides: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Native config keys of one benchmark, from a definition or from the YAML file that holds it alone.
-
-    ``overrides`` are harness keys laid over the definition's (``{"num_fewshot": 5}``). Warnings are logged.
-    Raises ConfigError naming the file and the key; several benchmarks in the file are refused,
-    ``select_file`` gives them.
-    """
-    if not isinstance(source, Definition):
-        chosen = select_file(Path(source), DefinitionIndex())
-        if len(chosen.benchmarks) != 1:
-            names = ", ".join(chosen.benchmarks)
-            raise ConfigError(
-                f"{source}: holds several benchmarks ({names}); name one with --tasks and --include-path"
-            )
-        source = next(iter(chosen.benchmarks.values()))
-    if overrides:
-        source = Definition(source.name, source.path, {**source.config, **overrides})
-    translation = translate_definition(source)
+def translate(definition: Definition) -> dict[str, Any]:
+    """Native config keys of one benchmark; warnings are logged. Raises ConfigError naming the file and the
+    key."""
+    translation = translate_definition(definition)
     for warning in translation.warnings:
         logger.warning(warning)
     return translation.config

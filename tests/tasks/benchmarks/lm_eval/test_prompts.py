@@ -3,6 +3,7 @@
 import hashlib
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,13 @@ EXPECTED = json.loads((CASES / "expected.json").read_text(encoding="utf-8"))
 SELECTION = select([name for name in EXPECTED if " " not in name], [CASES])
 
 
+def translated(name: str, **changes: Any) -> dict[str, Any]:
+    definition = SELECTION.benchmarks[name]
+    return translate(replace(definition, config={**definition.config, **changes}))
+
+
 def benchmark(name: str, **knobs: Any) -> HarnessBenchmark:
-    config = translate(SELECTION.benchmarks[name])
+    config = translated(name)
     return HarnessBenchmark({**config["harness"], **knobs}, config["base_dir"], name)
 
 
@@ -64,8 +70,7 @@ def test_a_part_of_the_items_is_rendered_as_in_the_whole(name):
 
 
 def test_per_item_examples_do_not_depend_on_order_or_seed_state():
-    chosen = SELECTION.benchmarks["counting"]
-    config = translate(chosen, {"fewshot_config": {"sampler": "per_item"}})
+    config = translated("counting", fewshot_config={"sampler": "per_item"})
     mine = HarnessBenchmark(config["harness"], config["base_dir"], "counting")
     items = list(mine.items())
     forwards = [rendered.prompts for rendered in mine.render("default", items)]
@@ -104,7 +109,7 @@ def test_right_answers_are_indices_texts_or_lists():
 
 
 def test_code_that_models_write_is_refused_unless_allowed():
-    definition = translate(SELECTION.benchmarks["counting"], {"unsafe_code": True})
+    definition = translated("counting", unsafe_code=True)
     with pytest.raises(ConfigError, match=r"unsafe_code.*--set harness\.allow_unsafe_code=true"):
         HarnessBenchmark(definition["harness"], definition["base_dir"], "t")
     HarnessBenchmark({**definition["harness"], "allow_unsafe_code": True}, definition["base_dir"], "t")
@@ -134,7 +139,7 @@ def test_an_empty_field_is_no_prefix_and_no_description(tmp_path: Path):
     ],
 )
 def test_a_document_that_has_no_prompt_is_refused_with_the_benchmark_once(changed, said):
-    config = translate(SELECTION.benchmarks["counting"], changed)
+    config = translated("counting", **changed)
     mine = HarnessBenchmark(config["harness"], config["base_dir"], "counting")
     with pytest.raises(DatasetError, match=f"^benchmark counting: (document 0: )?{said}") as refused:
         list(mine.render("default", mine.items()))
@@ -142,7 +147,7 @@ def test_a_document_that_has_no_prompt_is_refused_with_the_benchmark_once(change
 
 
 def test_too_few_examples_are_refused_with_both_numbers():
-    config = translate(SELECTION.benchmarks["counting"], {"num_fewshot": 9})
+    config = translated("counting", num_fewshot=9)
     mine = HarnessBenchmark(config["harness"], config["base_dir"], "counting")
     with pytest.raises(
         DatasetError, match="document 0: num_fewshot needs 9 different examples to draw, and there are 6"
@@ -158,7 +163,7 @@ def test_equal_documents_have_ids_of_their_own_and_ids_come_from_content():
 
 
 def test_cluster_is_a_field_of_the_document():
-    config = translate(SELECTION.benchmarks["counting"])
+    config = translated("counting")
     fields = BenchmarkFields(
         name="c", harness=config["harness"], base_dir=config["base_dir"], cluster="topic"
     )
@@ -183,7 +188,7 @@ def test_cluster_is_a_field_of_the_document():
 )
 def test_digests_change_with_what_decides_items_and_prompts(key, value, dataset, render):
     one = benchmark("counting")
-    config = translate(SELECTION.benchmarks["counting"], {key: value})
+    config = translated("counting", **{key: value})
     other = HarnessBenchmark(config["harness"], config["base_dir"], "counting")
     assert (one.dataset_digest() != other.dataset_digest()) is dataset
     assert (one.render_identity("default") != other.render_identity("default")) is render
@@ -218,7 +223,7 @@ def test_global_generators_begin_at_the_seeds_of_a_command(tmp_path: Path) -> No
         "task: t\ndataset_path: json\ndataset_kwargs: {data_files: {test: rows.jsonl}}\ntest_split: test\n"
         "doc_to_text: q\ndoc_to_target: a\nprocess_docs: !function utils.mixed\n"
     )
-    config = translate(tmp_path / "t.yaml")
+    config = translate(select(["t"], [tmp_path]).benchmarks["t"])
 
     def order(**knobs: Any) -> list[str]:
         made = HarnessBenchmark({**config["harness"], **knobs}, config["base_dir"], "t")
