@@ -543,13 +543,14 @@ class GradingModel:
 def grading_models(config: ScorerConfig | None) -> tuple[GradingModel, ...]:
     """Every model that the scorer asks, wherever in an ensemble it stands, each with each sampling once."""
     models: list[GradingModel] = []
-    for model in _grading_models(config):
+    for model in every_grading_model(config):
         if model not in models:
             models.append(model)
     return tuple(models)
 
 
-def _grading_models(config: ScorerConfig | None) -> Iterator[GradingModel]:
+def every_grading_model(config: ScorerConfig | None) -> Iterator[GradingModel]:
+    """As ``grading_models``, each as often as it is named."""
     if isinstance(config, JudgeConfig | ArenaConfig):
         for judge in config.judges:
             yield GradingModel(judge.name, judge.entry, config.sample_params)
@@ -559,4 +560,4 @@ def _grading_models(config: ScorerConfig | None) -> Iterator[GradingModel]:
         yield GradingModel(config.model_name, entry, config.sample_params)
     elif isinstance(config, EnsembleConfig):
         for member in config.members:
-            yield from _grading_models(member.scorer)
+            yield from every_grading_model(member.scorer)

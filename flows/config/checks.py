@@ -12,7 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from flows.config.errors import Problem, problem_of, refusal, value_at
+from pydantic import BaseModel, ValidationError
+
+from flows.config.errors import Problem, misread, problem_of, refusal, schema_problems, value_at
 from flows.config.schema import EvalConfig
 from flows.config.source import OVERRIDE, Location, YamlSource
 from flows.config.two_phase import read_native
@@ -26,8 +28,10 @@ from scorers.config import (
     ArenaConfig,
     EnsembleConfig,
     FilterConfig,
+    GradingModel,
     RewardModelConfig,
     UserScorerConfig,
+    every_grading_model,
     grading_models,
 )
 from scorers.factory import build_scorer
@@ -40,6 +44,7 @@ from tasks.datasets.config import UnfitItem
 from tasks.datasets.item import Benchmark, Item
 from tasks.datasets.items import check_source, open_dataset, row_places
 from tasks.inspecting import check_client, check_model
+from tasks.models.config import ModelConfig, SampleParams
 from tasks.models.registry import is_recorded, is_reference
 from tasks.rows.parts import item_field, locate
 from tasks.store.home import named_path
@@ -412,36 +417,53 @@ def publish_problems(config: EvalConfig, resolve: Resolve) -> Iterator[Problem]:
 
 
 def asked_model_problems(config: EvalConfig, resolve: Resolve) -> Iterator[Problem]:
-    """Judges and reward models by name: each is an entry of ``models``."""
+    """Judges, reward models and simulated users: by name each is an entry of ``models``, else one of its own,
+    whose keys and sampling parameters no schema of the scorer's knows."""
     known = [model.name for model in config.models]
-    if isinstance(config.turns, SimulatedUser) and isinstance(config.turns.model, str):
-        yield from _unknown_user(config.turns.model, known)
-    for location, name in _asked(config.scorer):
-        if name not in known:
+    for location, sampled, grader in (*_asked(config.scorer, ("scorer",)), *_speaks(config.turns)):
+        if not grader.entry and grader.name not in known:
             yield Problem(
-                ("scorer", *location),
-                f"'{name}' is no entry of models{nearest(name, known)} (there: {', '.join(known)}); "
-                "name one, or give its type and config here",
+                location,
+                f"'{grader.name}' is no entry of models{nearest(grader.name, known)} "
+                f"(there: {', '.join(known)}); name one, or give its type and config here",
             )
+        elif grader.entry:
+            given = {"name": grader.name, **grader.entry}
+            yield from _refused(ModelConfig, given, location)
+            if given.get("checkpoints") is not None:
+                yield Problem((*location, "checkpoints"), "are models, and one is asked; name it by path")
+        yield from _refused(SampleParams, dict(grader.sampling), sampled)
 
 
-def _unknown_user(name: str, known: list[str]) -> Iterator[Problem]:
-    if name not in known:
-        yield Problem(
-            ("turns", "model"),
-            f"'{name}' is no entry of models{nearest(name, known)} (there: {', '.join(known)}); name one, or "
-            "give an entry of its own here",
-        )
+def _refused(model: type[BaseModel], given: dict[str, Any], at: Location) -> Iterator[Problem]:
+    try:
+        checked = model.model_validate(given)
+    except ValidationError as error:
+        problems = schema_problems(error, model, given)
+    else:
+        problems = list(misread(checked, given))
+    yield from (Problem((*at, *place), said) for place, said in problems)
 
 
-def _asked(scorer: object) -> Iterator[tuple[Location, str]]:
+def _asked(scorer: object, at: Location) -> Iterator[tuple[Location, Location, GradingModel]]:
+    """Each model that a scorer asks, with the places of its entry and of how it is sampled."""
     if isinstance(scorer, JudgeConfig | ArenaConfig):
-        yield from ((("judges", index), one.name) for index, one in enumerate(scorer.judges) if not one.entry)
-    elif isinstance(scorer, RewardModelConfig) and isinstance(scorer.model, str):
-        yield ("model",), scorer.model
+        places: list[Location] = [("judges", index) for index in range(len(scorer.judges))]
+    elif isinstance(scorer, RewardModelConfig):
+        places = [("model",)]
     elif isinstance(scorer, EnsembleConfig):
         for index, member in enumerate(scorer.members):
-            yield from ((("members", index, "scorer", *at), name) for at, name in _asked(member.scorer))
+            yield from _asked(member.scorer, (*at, "members", index, "scorer"))
+        return
+    else:
+        return
+    for place, grader in zip(places, every_grading_model(scorer), strict=False):
+        yield (*at, *place), (*at, "sample_params"), grader
+
+
+def _speaks(turns: object) -> Iterator[tuple[Location, Location, GradingModel]]:
+    if isinstance(turns, SimulatedUser):
+        yield ("turns", "model"), ("turns", "sample_params"), turns.asked
 
 
 def price_problems(config: EvalConfig, resolve: Resolve) -> Iterator[Problem]:
@@ -497,8 +519,7 @@ def _paid_models(config: EvalConfig) -> Iterator[str]:
     for grader in grading_models(config.scorer):
         yield grader.name
     if isinstance(config.turns, SimulatedUser):
-        own = config.turns.model
-        yield own if isinstance(own, str) else str(own.get("name", "user"))
+        yield config.turns.asked.name
 
 
 def scorer_problems(config: EvalConfig, resolve: Resolve) -> Iterator[Problem]:

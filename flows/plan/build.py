@@ -218,15 +218,11 @@ def _turns(config: EvalConfig, options: RunOptions, attempt: Attempt) -> Iterato
     if said is None:
         return
     if isinstance(said, SimulatedUser):
-        entry = {} if isinstance(said.model, str) else said.model
-        name = said.model if isinstance(said.model, str) else str(entry.get("name", "user"))
-        own = {key: value for key, value in entry.items() if key != "name"}
-        grader = GradingModel(name, own, dict(said.sample_params))
-        user = _asked(config, grader, options, attempt).infer
+        user = _asked(config, said.asked, options, attempt).infer
         if user.setup.model.server is not None:
             raise ConfigError(
-                f"turns: no server of weights is started for '{name}', which speaks for the user; start it "
-                "yourself and name its base_url"
+                f"turns: no server of weights is started for '{said.asked.name}', which speaks for the user; "
+                "start it yourself and name its base_url"
             )
         turns: list[str | TurnTemplate] = [said.prompt] * (said.max_turns - 1)
     else:

@@ -13,6 +13,7 @@ from pydantic import AfterValidator, BaseModel, Field, JsonValue, field_validato
 from metrics.config import AsWritten, NamesFile, Strict, TakesFunction
 from metrics.names import check_name
 from metrics.types import OutputType
+from scorers.config import GradingModel
 from tasks.datasets.config import DatasetConfig
 from tasks.messages.chat import Role, checked_tools
 
@@ -117,6 +118,12 @@ class SimulatedUser(Strict):
         except re.error as error:
             raise ValueError(f"is no regular expression: {error}") from error
         return value
+
+    @property
+    def asked(self) -> GradingModel:
+        """The model, as scorers name those that they ask; ``user`` where its entry has no name."""
+        entry = {"name": self.model} if isinstance(self.model, str) else {"name": "user", **self.model}
+        return GradingModel(str(entry.pop("name")), entry, dict(self.sample_params))
 
 
 class PromptTemplate(Strict):
