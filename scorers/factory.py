@@ -258,7 +258,7 @@ def agreement_scorer(config: ScoringConfig, chosen: AgreementConfig, resolve: Re
     own = next(listed, MetricConfig(metric=FILTER_AGREEMENT))
     refuse_arguments(own, ())
     metric = build_column(own, resolve).within((0.0, 1.0))
-    return AgreementScorer(base, chosen.filters or names, metric)
+    return AgreementScorer(base, tuple(dict.fromkeys(chosen.filters or names)), metric)
 
 
 def _without_agreement(entries: Sequence[MetricConfig] | None) -> tuple[MetricConfig, ...] | None:

@@ -310,6 +310,8 @@ def test_agreement_joins_samples_and_leaves_lonely_ones_unscored(make_batch):
 def test_agreement_of_one_filter_is_refused():
     with pytest.raises(ConfigError, match="compares filters and has 1"):
         scorer_of("agreement")
+    with pytest.raises(ConfigError, match=r"compares filters and has 1 \(a\)"):
+        scorer_of({"type": "agreement", "filters": ["a", "a"]}, filter_list=[{"name": "a"}, {"name": "b"}])
 
 
 def test_agreement_over_a_filter_that_is_not_there_names_the_nearest():
