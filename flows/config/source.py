@@ -35,6 +35,7 @@ _OF_YAML_1_1 = re.compile(r"[-+]?(?:0[0-9_]+|[0-9][0-9_]*(?::[0-5]?[0-9])+(?:\.[
 """Numbers of YAML 1.1 alone, octal and of base 60: ``010`` would be 8, and ``12:30`` would be 750."""
 _CONTROL = re.compile(r"[^\t\n\r\x20-\x7e\x85\xa0-\ufffd\U00010000-\U0010ffff]")
 """What no YAML file may hold."""
+_KEY = re.compile(r'((?:"[^"]*"|[^"=])*)=(.*)', re.DOTALL)
 _PART = re.compile(r'"([^"]*)"|([^."]+)')
 _NAMED_BY_TEXT: Final = {
     "models": "name",
@@ -314,7 +315,13 @@ def origin_of(text: str) -> str:
     """What messages call an override: its key alone, because a value may be a key that was put in the
     wrong place.
     """
-    return f"{OVERRIDE} {text.partition('=')[0].strip()}".rstrip()
+    return f"{OVERRIDE} {_key_and_value(text)[0]}".rstrip()
+
+
+def _key_and_value(text: str) -> tuple[str, str | None]:
+    """The two sides of ``KEY=VALUE``; the value is None where there is none. In quotes a key may hold a =."""
+    found = _KEY.match(text)
+    return (text.partition("=")[0].strip(), None) if found is None else (found[1].strip(), found[2])
 
 
 def parse_override(text: str, base_dir: Path) -> tuple[Location, Any]:
@@ -324,10 +331,10 @@ def parse_override(text: str, base_dir: Path) -> tuple[Location, Any]:
 
 def _parsed_override(text: str, base_dir: Path) -> tuple[Location, Any, "_Reader"]:
     """Also the reader that knows how the places below it are written."""
-    key, equals, value = text.partition("=")
-    parts = [quoted or plain for quoted, plain in _PART.findall(key.strip())]
+    key, value = _key_and_value(text)
+    parts = [quoted or plain for quoted, plain in _PART.findall(key)]
     joined = ".".join(f'"{part}"' if f'"{part}"' in key else part for part in parts)
-    if not equals or not parts or joined != key.strip():
+    if value is None or not parts or joined != key:
         raise ConfigError(
             f"{origin_of(text)}: expected KEY=VALUE with a dotted key, such as models.0.name=qwen"
         )
