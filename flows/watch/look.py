@@ -28,7 +28,8 @@ USUAL: Final = {"MISSED": "26h", "LATE": "10m", "WORKER": "5m", "PROCESS": "5m",
 UNITS: Final = {"s": 1, "m": 60, "h": 3600}
 WAITING: Final = ("AwaitingConcurrencySlot", "AwaitingRetry", "Resuming")
 """Names of scheduled states in which a run waits for something else than a worker."""
-DAY_SECONDS: Final = 86_400.0
+BACK: Final = timedelta(days=7)
+"""How far back a watch that was away looks for runs that ended, and nights that did not come."""
 UNTOLD_SECONDS: Final = 20.0
 """A run that ended has so long to tell it itself."""
 AGAIN_SECONDS: Final = 25.0
@@ -142,16 +143,18 @@ def missed_nights(view: View, times: Times) -> Iterator[Finding]:
 def _is_missed(plan: Mapping[str, Any], begun: Iterable[Any], now: datetime, times: Times) -> bool:
     """Whether a schedule had a night begin that has had its time to end, what the usual wait leaves of a day,
     and that none did for too long. It counts since the last of some moments: when a night ended, when the
-    deployment was made, resumed or changed, and when the schedule was."""
-    since = max(filter(None, map(moment, begun)), default=now)
-    if (now - since).total_seconds() <= times.seconds["MISSED"]:
+    deployment was made, resumed or changed, and when the schedule was; and no longer than a server surely
+    remembers runs."""
+    usual = timedelta(seconds=times.seconds["MISSED"])
+    since = max([now - usual - BACK, *filter(None, map(moment, begun))])
+    if now - since <= usual:
         return False
     if not (schedule := plan.get("schedule")):
         return True
     from prefect.server.schemas.schedules import SCHEDULE_TYPES
     from pydantic import TypeAdapter
 
-    until = now - timedelta(seconds=max(0.0, times.seconds["MISSED"] - DAY_SECONDS))
+    until = now - max(timedelta(), usual - timedelta(days=1))
     try:
         found = TypeAdapter(SCHEDULE_TYPES).validate_python(schedule)
         return bool(asyncio.run(found.get_dates(1, start=since, end=until)))

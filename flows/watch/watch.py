@@ -6,7 +6,7 @@ import urllib.request
 import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
@@ -19,8 +19,6 @@ from tasks.history.notices import NotDelivered, Post, Unanswered, pause_after, p
 
 LOOKED: Final = "nightjar.watch.looked"
 """The event of every look: an automation of the server tells that it stays away."""
-BACK: Final = timedelta(days=7)
-"""How far back a watch that was away looks for runs that ended."""
 GONE_SECONDS: Final = 300.0
 VOICE_SECONDS: Final = 180.0
 """An older watch that has not looked for so long leaves it to the next one to tell."""
@@ -171,7 +169,7 @@ class Watch:
             mend.running_runs(view, self.times)
 
     def _ended(self, view: View) -> None:
-        since = max(self.memory.since, (view.now - BACK).isoformat(timespec="seconds"))
+        since = max(self.memory.since, (view.now - look.BACK).isoformat(timespec="seconds"))
         for run, finding in look.runs_that_ended(view, since):
             if finding.key in self.memory.told:
                 continue

@@ -482,6 +482,22 @@ def test_no_night_is_missed_of_the_time_before_a_deployment_was_resumed_or_its_s
     ]
 
 
+def test_a_monthly_night_whose_run_the_server_has_forgotten_is_not_missed_until_the_next_one_is_due(
+    watch: Looking, server: Server, told: list[dict[str, Any]]
+) -> None:
+    monthly = {"cron": "30 2 1 * *", "timezone": "UTC"}
+    server.deployments[0] |= {"schedules": [{"active": True, "schedule": monthly}], "created": at(144_000)}
+    server.runs.clear()
+    watch.look()
+    assert told == []
+    watch.look((7 * 24 + 13) * 60)  # on the first, before it is due
+    assert [text for text in texts(told) if "No night" in text] == []
+    watch.look((7 * 24 + 17) * 60)
+    assert [text for text in texts(told) if "No night" in text] == [
+        "No night of nightly has ended for 26h: is it scheduled, and is there a worker?"
+    ]
+
+
 def test_a_pool_without_a_worker_is_told_once_and_anew_when_it_happens_again(
     watch: Looking, server: Server, told: list[dict[str, Any]]
 ) -> None:
