@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import lru_cache, partial, wraps
+from pathlib import Path
 from typing import Any, Literal, ParamSpec, TypeVar, cast
 
 import pyarrow as pa
@@ -25,7 +26,7 @@ from pydantic import BaseModel
 
 from metrics.errors import NightjarError
 from tasks.prefect_adapter import RecordStorage, recorded_result
-from tasks.processes.workers import workers
+from tasks.processes.workers import in_main_thread, workers
 from tasks.reporting.streams import escape_logs, outlive_readers
 from tasks.store.errors import StoreUnavailable
 from tasks.store.fingerprint import stage_code
@@ -34,6 +35,7 @@ from tasks.store.keys import Step, Unkeyed, digest
 from tasks.store.reasons import Observed, Reason, Subject, flat, keep_observed, keep_reason, read_observed
 from tasks.store.storage import RECORDS, ArtifactMissing, ArtifactRef, Store
 from tasks.usercode.sources import entries_in, first_difference, observed_files
+from tasks.usercode.surroundings import file_sets_alarms
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -109,8 +111,11 @@ def cached_task(
             made_of = ingredients(stage, stage_function, arguments)
             key = digest(made_of)
             arguments["workspace"] = arguments["workspace"].model_copy(update={"key": key})
-            away = where == "anywhere" or (where == "machines" and workers().distant)
-            made: Callable[..., R] = partial(workers().compute, make) if away else make
+            made: Callable[..., R] = make
+            if where != "here" and _sets_alarms(arguments):
+                made = partial(in_main_thread, make)
+            elif where == "anywhere" or (where == "machines" and workers().distant):
+                made = partial(workers().compute, make)
             result = made(*given.args, **given.kwargs)
             _say_why(key, made_of, arguments)
             return result
@@ -224,6 +229,12 @@ def _users_files(arguments: Mapping[str, Any]) -> tuple[str, ...]:
     """The files of the users' functions of a step."""
     step = arguments.get("step")
     return entries_in(step.identity) if isinstance(step, Step) else ()
+
+
+def _sets_alarms(arguments: Mapping[str, Any]) -> bool:
+    """Whether users' functions of a step need a main thread. A store in memory is in this process alone."""
+    users = _users_files(arguments)
+    return any(file_sets_alarms(Path(file)) for file in users) and not arguments["workspace"].open().in_memory
 
 
 def _keep_observed(stage: str, key: str, arguments: Mapping[str, Any], result: Any) -> None:

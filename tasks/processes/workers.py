@@ -67,15 +67,20 @@ class Workers:
         What can't be taken to another process is called here. The result raises WorkerDied where the process
         did.
         """
-        done: Future[Any] = Future()
         call = portable_call(function, args, kwargs) if self.count > 1 else None
-        if call is None:
-            with _in_place:
-                settle(done, lambda: function(*args, **kwargs))
-            return done
+        if call is not None:
+            return self.send(call)
+        done: Future[Any] = Future()
+        with _in_place:
+            settle(done, lambda: function(*args, **kwargs))
+        return done
+
+    def send(self, call: bytes) -> "Future[Any]":
+        """The result of a call in a process, the only one where there would be none."""
+        done: Future[Any] = Future()
         with self._lock:
             if self._pool is None:
-                self._pool = _new_pool(self.count, _context())
+                self._pool = _new_pool(max(self.count, 1), _context())
             pool = self._pool
             try:
                 reply = pool.submit(reply_to, call)
@@ -177,6 +182,16 @@ def working_in(others: Workers) -> Iterator[Workers]:
         yield others
     finally:
         _elsewhere.reset(token)
+
+
+def in_main_thread(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """As ``compute``, in the main thread of a process of this machine, also where the run has none: Python
+    lets no other thread set an alarm, and those of a cluster's processes compute in others."""
+    call = portable_call(function, args, kwargs)
+    if call is None:
+        return function(*args, **kwargs)
+    with _shared.lent(1):
+        return _shared.send(call).result()
 
 
 def prepare(count: int) -> None:

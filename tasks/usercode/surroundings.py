@@ -446,8 +446,8 @@ def _check(options: Mapping[str, Any]) -> None:
         raise TypeError(f"option '{unknown[0]}' {MISSING}")
 
 
-SETTING: Final = frozenset({"signal", "math_verify"})
-"""Modules by which alarms are set: the standard library's, and one that sets them itself."""
+SETTING: Final = frozenset({"signal", "math_verify", "timeout_decorator"})
+"""Modules by which alarms are set: the standard library's, and some that set them themselves."""
 COLLECTION: Final = "lm_eval.tasks."
 """What benchmarks import by its full name and not as a neighbour."""
 
@@ -461,7 +461,12 @@ def sets_alarms(function: Callable[..., Any]) -> bool:
         path = inspect.getsourcefile(function)
     except TypeError:
         return False  # a builtin
-    return path is not None and _reaches(Path(path), set())
+    return path is not None and file_sets_alarms(Path(path))
+
+
+def file_sets_alarms(path: Path) -> bool:
+    """As ``sets_alarms``, of the functions of a file."""
+    return _reaches(path, set())
 
 
 def _reaches(path: Path, seen: set[str]) -> bool:

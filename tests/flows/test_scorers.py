@@ -526,3 +526,66 @@ def test_a_users_metric_of_likelihoods_sees_how_many_tokens_each_choice_has(
     assert ran.value("tokens,none") == pytest.approx(((2 + 6 + 3) + (2 + 2)) / 2)
     seen = [json.loads(line) for line in (tmp_path / "seen.jsonl").read_text().splitlines()]
     assert [["2", "three", "ü"], [2, 6, 3], [1, 5, 2]] in seen
+
+
+ALARMS = """
+import signal
+
+def quickly(text, right):
+    try:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(60)
+        return right in text
+    except Exception:
+        return False
+    finally:
+        signal.alarm(0)
+
+def metric(references, predictions):
+    return float(quickly(predictions[0], references[0]))
+
+def step(resps, docs):
+    return [[text if quickly(text, "") else None for text in own] for own in resps]
+
+def method(response, ground_truth, inference_result):
+    return quickly(response, ground_truth)
+
+class Scorer:
+    def score(self, batch):
+        return [quickly(text, right[0]) for text, right in zip(batch.predictions, batch.references)]
+"""
+ALARMS_CONFIG = """
+name: alarms
+dataset: {path: items.jsonl, ground_truth: answer}
+prompt_template: "{{question}}"
+target: "{{answer}}"
+models: [{name: recorded, type: replay, config: {field: said}}]
+filter_list:
+  - {name: none, metric_list: [{metric: "mine.py:metric"}]}
+  - {name: stepped, filter: [{function: "mine.py:step"}], metric_list: [exact_match]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "names"),
+    [
+        (
+            'evaluation_methods: [{name: judged, function: "mine.py:method"}]\n',
+            ["metric,none", "exact_match,stepped"],
+        ),
+        ('scorer: {type: "mine.py:Scorer"}\n', ["exact_match,stepped"]),
+    ],
+)
+def test_functions_that_set_alarms_may_do_so_in_a_run_without_processes(
+    more: str, names: list[str], evaluate: Evaluate, tmp_path: Path
+) -> None:
+    """In other threads than the first Python refuses alarms, which such functions take for a wrong answer."""
+    items = [{"id": str(n), "question": f"q{n}", "answer": "4", "said": "4"} for n in range(5)]
+    (tmp_path / "items.jsonl").write_text("".join(json.dumps(row) + "\n" for row in items), encoding="utf-8")
+    (tmp_path / "mine.py").write_text(ALARMS, encoding="utf-8")
+    (tmp_path / "alarms.yaml").write_text(ALARMS_CONFIG + more, encoding="utf-8")
+    ran = evaluate(tmp_path / "alarms.yaml", "--json")
+    assert ran.code == 0, ran.err
+    assert [ran.value(name) for name in names] == [1.0] * len(names)
+    verdicts = tmp_path / "out" / "evaluation_results.jsonl"
+    assert not verdicts.exists() or all(row["passed"] for row in lines(verdicts))
