@@ -21,6 +21,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from types import TracebackType
 from typing import IO, Any, BinaryIO, Final
@@ -126,8 +127,7 @@ class KillableProcess:
 
     def _reason(self, process: "subprocess.Popen[bytes]") -> str:
         """Why the process ended in the middle of an item; the next item starts another."""
-        code = process.wait()
-        self.close()
+        code = self.close()
         _, _, seconds, waiting = self._setup
         match -code:
             case signal.SIGPROF:
@@ -140,20 +140,19 @@ class KillableProcess:
         return f"ended the process that worked on it ({said})"
 
     def _broken(self, process: "subprocess.Popen[bytes]") -> RuntimeError:
-        process.kill()
-        code = process.wait()
+        code = _ended(process)
         assert self._errors is not None
         self._errors.seek(0)
         said = self._errors.read().decode("utf-8", "replace").strip().rpartition("\n")[2]
         self.close()
         return RuntimeError(f"the process for {self._setup[0]} could not start (exit code {code}): {said}")
 
-    def close(self) -> None:
-        """Ends the process; the next item starts another."""
+    def close(self) -> int:
+        """Ends the process, if there is one, and returns its exit code; the next item starts another."""
         process, self._process = self._process, None
+        code = 0
         if process is not None:
-            process.kill()
-            process.wait()
+            code = _ended(process)
             for stream in (process.stdin, process.stdout):
                 assert stream is not None
                 try:
@@ -163,6 +162,15 @@ class KillableProcess:
         if self._errors is not None:
             self._errors.close()
             self._errors = None
+        return code
+
+
+def _ended(process: "subprocess.Popen[bytes]") -> int:
+    """The exit code of a process that is ended, and with it what it has started."""
+    if process.returncode is None:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    return process.wait()
 
 
 def _sent(process: "subprocess.Popen[bytes]", message: Any) -> bool:
@@ -238,6 +246,9 @@ def _write(replies: BinaryIO, reply: Reply) -> None:
 def _streams() -> tuple[BinaryIO, BinaryIO]:
     """Streams of our own: what a library prints goes elsewhere, and what it reads is nothing."""
     requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    # A child that the function forks, and that outlives this process, would hold up who waits for replies.
+    os.register_at_fork(after_in_child=partial(os.close, requests.fileno()))
+    os.register_at_fork(after_in_child=partial(os.close, replies.fileno()))
     with open(os.devnull, "rb") as nothing:
         os.dup2(nothing.fileno(), 0)
     os.dup2(2, 1)

@@ -22,6 +22,10 @@ def chosen(what: str) -> Callable[[Any], Any]:
                 return len(bytearray(6 << 30))
             case "sleep", "long":
                 time.sleep(60)
+            case "fork", "long":
+                if os.fork():
+                    time.sleep(60)
+                time.sleep(300)
             case "die", "now":
                 os.kill(os.getpid(), signal.SIGSEGV)
             case "raise", "bad":

@@ -1,5 +1,6 @@
 """A function that may never return ends at its limit, and the items beside it have their values."""
 
+import os
 import subprocess
 import sys
 import time
@@ -32,6 +33,7 @@ def test_what_runs_away_is_given_up_and_the_items_around_it_have_their_values() 
     [
         ("memory", "big", "took more than 4 GiB of memory"),
         ("sleep", "long", "took more than 2 s by the clock"),
+        ("fork", "long", "took more than 2 s by the clock"),
         ("die", "now", "signal 11"),
     ],
 )
@@ -101,6 +103,22 @@ def test_no_process_outlives_who_was_killed_while_it_ran_away(tmp_path: Path) ->
     while _lives(child) and time.monotonic() < end:
         time.sleep(0.05)
     assert not _lives(child)
+
+
+def test_no_child_outlives_an_item_that_was_given_up() -> None:
+    with KillableProcess("called:chosen", ["fork"], 0.1) as process:
+        process("a")
+        assert process._process is not None
+        group = process._process.pid
+        assert isinstance(process("long"), ItemTimeout)
+    end = time.monotonic() + 10
+    while time.monotonic() < end:
+        try:
+            os.killpg(group, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.05)
+    pytest.fail("a child is still there")
 
 
 def _lives(pid: int) -> bool:
