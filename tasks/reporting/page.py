@@ -34,11 +34,11 @@ from tasks.reporting import numbers
 from tasks.reporting.spans import Pattern, find_span, utf16
 from tasks.reporting.view import OWN_FACETS, ResponseView, SampleView, mean_of_scored
 from tasks.rows.parts import UNKNOWN
+from tasks.store.keys import json_bytes
 
 ASSETS: Final = Path(__file__).parent / "assets"
 ROWS_TALL: Final = 24
 BLOCK_BYTES: Final = 1 << 18
-OPTIONS: Final = orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
 
 
 def page_parts(
@@ -158,31 +158,11 @@ def _digest(text: str) -> str:
     return f"'sha256-{digest}'"
 
 
-def json_bytes(value: Any) -> bytes:
-    """JSON in UTF-8; NaN and infinities become null, lone surrogates U+FFFD, unknown objects their text."""
-    try:
-        return orjson.dumps(value, default=str, option=OPTIONS)
-    except TypeError:  # a lone surrogate, or an integer beyond 64 bits
-        return orjson.dumps(_representable(value), default=str, option=OPTIONS)
-
-
 def inline_json(value: Any) -> str:
     """JSON for a ``<script type="application/json">`` element: no ``<``, ``>`` or ``&`` stands in it as
     itself."""
     text = json_bytes(value).decode()
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
-def _representable(value: Any) -> Any:
-    if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode()
-    if isinstance(value, int) and not -(2**63) <= value < 2**63:
-        return str(value)
-    if isinstance(value, Mapping):
-        return {_representable(key): _representable(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [_representable(entry) for entry in value]
-    return value
 
 
 def texts_in(value: Any) -> Iterator[str]:

@@ -21,7 +21,7 @@ from scorers.choices import ChoiceColumns, choice_batch
 from tasks.messages.calls import parsed_calls, said_calls
 from tasks.messages.chat import chat_of
 from tasks.rows.outcomes import LACKING
-from tasks.store.keys import value_text
+from tasks.store.keys import json_bytes, value_text
 from tasks.store.schemas import PROCESSED, STATISTICS, TEXT
 from tasks.store.storage import ArtifactRef, Store
 
@@ -146,7 +146,9 @@ def statistics_batch(samples: pa.Table, scored: SampleScores) -> pa.RecordBatch:
         "details_json": absent
         if scores.details is None
         # Those of an unscored sample say why it is: how it was read, what the sandbox said.
-        else pa.array([None if one is None else _detail_text(one) for one in scores.details], pa.string()),
+        else pa.array(
+            [None if one is None else json_bytes(one).decode() for one in scores.details], pa.string()
+        ),
         "error": _reasons(samples, scored),
         "evaluation_time": pa.nulls(n, pa.float64()),
         "evaluated_at": pa.nulls(n, pa.float64()),
@@ -354,9 +356,3 @@ def _texts(values: Any, scored: SampleScores, write: Callable[[Any], str]) -> li
         write(value) if value is not None and present else None
         for value, present in zip(values, scored.scored, strict=True)
     ]
-
-
-def _detail_text(value: Any) -> str:
-    """Details are for people and for other programs: JSON as everyone reads it."""
-    options = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
-    return orjson.dumps(value, option=options, default=str).decode()

@@ -7,6 +7,7 @@ compute it or to name it (which is not): display names, folders, time-outs, limi
 
 import hashlib
 import json
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -16,6 +17,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict
 
 from metrics.errors import ASCII
+from metrics.json_values import MOST_LEVELS
 from tasks.store.storage import ArtifactRef
 
 
@@ -72,6 +74,39 @@ def value_text(value: Any) -> str:
         return _with_python(value)
     # orjson writes null for what is not finite, too.
     return _with_python(value) if b"null" in text else text.decode()
+
+
+def json_bytes(value: Any) -> bytes:
+    """JSON for people and other programs, in UTF-8: NaN and infinities become null, lone surrogates a
+    question mark, what JSON can't hold its text."""
+    options = orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
+    try:
+        return orjson.dumps(value, default=str, option=options)
+    except TypeError:  # a lone surrogate, an integer beyond 64 bits, a key or an object of another kind
+        return orjson.dumps(_representable(value), default=_said, option=options)
+
+
+def _representable(value: Any, above: tuple[int, ...] = ()) -> Any:
+    """``above`` are the objects that the value is in: one that is in itself is its text."""
+    if isinstance(value, Mapping | list | tuple) and id(value) not in above and len(above) < MOST_LEVELS:
+        within = (*above, id(value))
+        if isinstance(value, Mapping):
+            return {_key(key): _representable(entry, within) for key, entry in value.items()}
+        return [_representable(entry, within) for entry in value]
+    if isinstance(value, int) and -(2**63) <= value < 2**63:
+        return value
+    return _said(value) if isinstance(value, str | int | Mapping | list | tuple) else value
+
+
+def _key(key: Any) -> Any:
+    return key if type(key) in (bool, float, type(None)) else _said(key)
+
+
+def _said(value: Any) -> str:
+    try:
+        return str(value).encode("utf-8", "replace").decode()
+    except Exception:  # an object that can't say what it is, an integer too long to be written
+        return f"a value of type {type(value).__name__}"
 
 
 def text_value(text: str) -> Any:

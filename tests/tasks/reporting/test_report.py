@@ -17,10 +17,11 @@ import pyarrow as pa
 import pytest
 
 from tasks.reporting.diagnostics.findings import SHOWN_OF_A_KIND, Diagnostic, grouped
-from tasks.reporting.page import SampleIndex, environment, inline_json, json_bytes
+from tasks.reporting.page import SampleIndex, environment, inline_json
 from tasks.reporting.report import FirstPass, PageLimits, write_report
 from tasks.reporting.view import LabelView, ResponseView, RunView, SampleView
 from tasks.store.home import FileUnwritable
+from tasks.store.keys import json_bytes
 from tasks.store.schemas import RESULTS
 from tests.tasks.reporting.report_recordings import HOSTILE, generated, result, run_of
 
@@ -210,6 +211,15 @@ def test_inline_json_holds_no_character_that_markup_is_made_of() -> None:
     assert json.loads(text) == {"</script>": "<!--<script>&"}
 
 
+class Mute:
+    def __str__(self) -> str:
+        raise LookupError
+
+
+ITSELF: dict[str, Any] = {}
+ITSELF["self"] = ITSELF
+
+
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
@@ -218,6 +228,12 @@ def test_inline_json_holds_no_character_that_markup_is_made_of() -> None:
         ("\ud800 alone", "? alone"),
         (2**70, str(2**70)),
         ({1: [("a", {2})]}, {"1": [["a", "{2}"]]}),
+        (
+            {(1, 2): {2**70: None, None: 9**9**4}},
+            {"(1, 2)": {str(2**70): None, "null": "a value of type int"}},
+        ),
+        (Mute(), "a value of type Mute"),
+        (ITSELF, {"self": "{'self': {...}}"}),
     ],
 )
 def test_what_json_lacks_is_written_as_something_it_has(value: Any, expected: Any) -> None:

@@ -1,5 +1,6 @@
 """Where a pattern runs changes no prediction and no score; only what takes too much has none."""
 
+import json
 import random
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -7,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
+from metrics.types import Scores
 from scorers.base import Batch, ModelReply, SampleScores
 from scorers.config import FilterConfig, ScoringConfig
 from scorers.filters import FilterPipeline
@@ -16,7 +19,9 @@ from scorers.judge.config import JudgeConfig
 from tasks.rows.limited import LimitedProcessing, LimitedScorer, legible
 from tasks.rows.parts import PairSetup
 from tasks.rows.predictions import LimitedPipeline
+from tasks.rows.scoring import statistics_batch
 from tasks.sandboxes.killable import ItemTimeout
+from tasks.store.schemas import STATISTICS
 
 RUNAWAY = "a" * 40 + "!"
 WORDS = [
@@ -197,6 +202,7 @@ class limit:
         signal.alarm(0)
 """
 GRADED = """
+import json
 import random
 from grader import limit
 
@@ -235,3 +241,16 @@ def test_process_results_that_sets_an_alarm_works_outside_the_main_thread_too(tm
     assert results[0]["draw"] == random.Random(0).random()
     assert [bool(error) for error in errors] == [False, False, False, True, False]
     assert "took more than 1 s" in str(errors[3])
+
+
+def test_what_a_metric_says_beside_its_number_fails_no_pair() -> None:
+    """A number beyond 64 bits, half of a character, and keys that are no names."""
+    said = {"parsed": 10**40, "cut": "a\ud800", "places": {(0, 3): "abc"}}
+    scores = Scores(np.ones((1, 1)), None, np.ones(1), [said])
+    scored = SampleScores(scores, np.array([True]), np.zeros(1, dtype=np.int64), [None])
+    ids = {"item_id": ["a"], "doc_id": [0], "sample_index": [0], "outcome": ["answered"]}
+    batch = statistics_batch(
+        pa.table(ids, schema=pa.schema([STATISTICS.field(name) for name in ids])), scored
+    )
+    (details,) = batch.column("details_json").to_pylist()
+    assert json.loads(details) == {"parsed": str(10**40), "cut": "a?", "places": {"(0, 3)": "abc"}}
