@@ -167,13 +167,14 @@ def print_latest(runs: Sequence["Glance"], as_json: bool) -> None:
 
 
 def _numbers_of(run: "Glance") -> list[str]:
-    """A line a model; of many the best ones."""
+    """A line a model, and a prompt where there are several; of many the best ones."""
     scores = list(run.scores)
     if len(scores) > MOST_MODELS:
         lower = scores[0].higher_is_better is False
         scores = sorted(scores, key=lambda score: score.value, reverse=not lower)[:MODELS_NAMED]
+    several = len({score.prompt for score in run.scores}) > 1
     told = [
-        f"{score.model}: {score.pair} {score.text} "
+        f"{score.model}{f' · {score.prompt}' if several else ''}: {score.pair} {score.text} "
         f"({', '.join(filter(None, (f'{score.n_items} items', score.scored)))})"
         for score in scores
     ]

@@ -109,16 +109,19 @@ def _line(benchmark: str, own: Sequence[Number], models: Sequence[str], folder: 
 
 def _cell(own: Sequence[Number], headline: str, folder: Path) -> dict[str, Any] | None:
     """What a model came to on a benchmark: its number of the headline pair over all items, and the worst
-    verdict of all its pairs; None where it has none. No number of a group stands for the model."""
+    verdict of all its pairs; None where it has none. No number of a group stands for the model. Of several
+    prompts it is that of the first, which is named."""
     if not own:
         return None
     groups = [number for number in own if number.pair_name == headline]
-    found = next((number for number in groups if number.overall), None)
+    overall = [number for number in groups if number.overall]
+    found = overall[0] if overall else None
     verdicts = [number.pair["verdict"] for number in own if number.pair.get("verdict")]
     output = (found or own[0]).run.manifest.get("output")
     report = Path(str(output)) / "report.html"
     return {
         **(_shown(found) if found else _nothing(len(groups))),
+        "prompt": found.key.facet("prompt_template") if found and len(overall) > 1 else None,
         "verdict": worst_of(verdicts) if verdicts else None,
         "failed": sum(number.row["status"] == "failed" for number in own),
         "link": quote(os.path.relpath(report, folder)) if output and report.is_file() else None,

@@ -48,8 +48,11 @@ def _sentences(runs: Sequence[ComparedRun], comparison: Mapping[str, Any]) -> It
     several = is_several(row["benchmark"] for row in rows) or is_several(pair["benchmark"] for pair in pairs)
     for run in runs:
         of = f"{run.results[0]['benchmark']} " if several and run.results else ""
+        models = ", ".join(run.manifest.get("models") or ()) if len(runs) > 1 else ""
+        whose = f" of {models}" if models else ""
         yield from (
-            f"failed: {of}{name} × {metric}: {why}" for (name, metric), why in run.failed_pairs().items()
+            f"failed: {of}{name} × {metric}{whose}: {why}"
+            for (name, metric), why in run.failed_pairs().items()
         )
     for pair in pairs:
         if pair["reason"]:

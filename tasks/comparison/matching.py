@@ -23,7 +23,7 @@ from metrics.aggregation import Aggregation, build_aggregation
 from metrics.errors import ConfigError, NightjarError
 from metrics.statistics.differences import ItemColumn
 from tasks.reduction.facets import facet_texts, facet_words, parse_facets, plain_text
-from tasks.store.schemas import COUNTED, cluster_ways
+from tasks.store.schemas import CELL_FACETS, COUNTED, cluster_ways
 
 KEY_COLUMNS = ("benchmark", "filter", "metric", "reduction")
 ROW_COLUMNS = (
@@ -156,8 +156,9 @@ def groups_of(batches: Iterable[pa.RecordBatch]) -> Mapping[GroupKey, ItemGroup]
 
 
 def result_key(row: Mapping[str, Any]) -> GroupKey:
-    """The group that a row of results belongs to."""
-    return _key({name: row[name] for name in (*KEY_COLUMNS, "label", "facets")})
+    """The group that a row of results belongs to. A row over the facets of the items says model and prompt
+    beside them."""
+    return _key({name: row.get(name) for name in (*KEY_COLUMNS, "label", "facets", *CELL_FACETS)})
 
 
 def aggregations(

@@ -59,6 +59,13 @@ def test_the_list_of_runs_says_how_many_samples_a_number_rests_on(store: Store) 
     assert [(score["n_scored"], score["n_samples"]) for score in run["scores"]] == [(180, 180), (3, 180)]
 
 
+def test_the_list_of_runs_names_prompts_where_there_are_several(store: Store) -> None:
+    record(store, "monday", 1, row("a", 0.5), row("a", 0.4, prompt_template="long"))
+    printed = history(store).stdout
+    assert "a · default: exact_match,none 0.5000" in printed
+    assert "a · long: exact_match,none 0.4000" in printed
+
+
 def test_the_list_of_runs_says_which_stopped_and_a_query_finds_them(store: Store) -> None:
     stop = {"asked_items": 400, "of_items": 1319, "why": "decided"}
     record(store, "monday", 1, row("a", 0.5))

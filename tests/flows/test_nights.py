@@ -18,7 +18,7 @@ from flows.suite.__main__ import show_night
 from flows.suite.judging import JudgedNight
 from flows.suite.page import about_night, write_page
 from flows.suite.plan import SuiteOptions, check_margins, check_suite, load_suite, plan_night
-from flows.suite.scores import night_sentences
+from flows.suite.scores import NOTHING, night_sentences
 from flows.suite.words import (
     headline,
     night_document,
@@ -518,6 +518,12 @@ def test_a_headline_is_of_one_label_and_names_it(tmp_path: Path) -> None:
     assert "0.2500" not in alone
 
 
+def test_a_headline_names_its_prompt_where_there_are_several(tmp_path: Path) -> None:
+    first, second = (("own", "ok", {"prompt_template": name}, 0.5) for name in ("short", "long"))
+    assert "<br>short" in headlines(tmp_path, first, second)
+    assert "<br>" not in headlines(tmp_path, first).replace("none<br>", "")
+
+
 def of_two_benchmarks(right: int) -> ComparedRun:
     """40 items each, of one model; nothing but the benchmark tells their pairs apart."""
     keys = [GroupKey(name, "none", "exact_match", "mean", None, (("model_name", "own"),)) for name in "ab"]
@@ -545,6 +551,12 @@ def test_sentences_name_the_benchmark_where_there_are_several(night: Judge) -> N
     page = summary_markdown(judged)
     assert "- b exact_match,none (own): a reason" in page
     assert "- flipped, a exact_match,none (own): " in page
+
+
+def test_a_failed_pair_is_told_with_its_model_where_there_are_several_evaluations() -> None:
+    runs = [replace(of_two_benchmarks(40), manifest={"models": {name: {}}}) for name in ("own", "other")]
+    told = [line for line in night_sentences(runs, NOTHING) if line.startswith("failed: ")]
+    assert told == [f"failed: none × bleu of {name}: no words" for name in ("own", "other")]
 
 
 def test_a_benchmark_that_was_renamed_stands_beside_its_number_of_before(

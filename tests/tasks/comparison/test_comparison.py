@@ -180,6 +180,15 @@ def test_a_merged_run_has_the_results_of_its_groups_whatever_their_values_read_l
     assert [result_key(row) for row in merged.results] == list(merged.groups)
 
 
+def test_a_row_over_the_facets_is_of_the_group_that_a_gate_holds_together(tmp_path: Path) -> None:
+    grouped: dict[GroupKey, Any] = {}
+    for prompt, topic in (("short", "x"), ("short", "y"), ("long", "x"), ("long", "y")):
+        grouped |= groups(tmp_path, {f"of {topic}": 1.0}, prompt_template=prompt, topic=topic)
+    rows = [row_of(model_name="demo", prompt_template=name, facets="{}") for name in ("short", "long")]
+    together = over_facets(run(grouped), {"exact_match,strict"})
+    assert [result_key(row) for row in rows] == list(together.groups)
+
+
 def test_every_two_values_of_a_facet_are_compared_within_one_run(tmp_path: Path) -> None:
     grouped: dict[GroupKey, Any] = {}
     for name in ("small", "middle", "large"):
