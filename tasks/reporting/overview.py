@@ -44,6 +44,7 @@ SELECT run_id, run_name, benchmark, status, started, wall_seconds, manifest->'$.
        manifest->'$.stopped', manifest->'$.tokens.total', manifest->'$.shuffle'
 FROM runs ORDER BY started DESC, run_id DESC
 """
+_RECORDED: Final = "SELECT run_id, status FROM runs"
 _ROWS: Final = f"""
 SELECT run_id, model_name, prompt_template, filter, metric, reduction, label, facets, value, stderr,
        ci_low, ci_high, n_items, n_samples, n_scored, higher_is_better
@@ -371,9 +372,19 @@ HEAD: Final = 4096  # characters of a page in which its ``meta`` elements stand
 def write_index(store: Store, folder: Path) -> Path:
     """Writes the page of the store's runs into ``folder``; reports and comparisons below it are linked.
 
-    The runs are in a script beside it, so that the page itself stays small whatever their number.
+    The runs are in a script beside it, so that the page itself stays small whatever their number. Runs that
+    end at the same moment each write the page: it is written again as long as others were recorded meanwhile,
+    since it may have taken the place of one that had them.
     """
-    runs = glances(store).runs
+    shown: set[tuple[str, str]] | None = None
+    while shown is None or shown != set(query(store, _RECORDED).rows):
+        runs = glances(store).runs
+        _write_index(runs, store, folder)
+        shown = {(run.run_id, run.status) for run in runs}
+    return folder / PAGE
+
+
+def _write_index(runs: Sequence[Glance], store: Store, folder: Path) -> None:
     rows, compared = [_row(run, folder) for run in runs], _comparisons(folder)
     context = {
         "title": "All runs",
@@ -390,15 +401,13 @@ def write_index(store: Store, folder: Path) -> Path:
         "written": datetime.now().astimezone().strftime("%Y-%m-%d %H:%M"),
     }
     before, after = page_parts("index.html", context, SCRIPTS, secrets.token_urlsafe(16))
-    path = folder / PAGE
     named = None if _is_default(store) else store.uri
     document = {"runs": rows, "comparisons": compared, "store": named, "folder": folder.name}
     with whole_text(folder / ROWS) as file:
         file.write(f"globalThis.nightjarRuns = {orjson.dumps(document).decode()};\n")
-    with whole_text(path) as file:
+    with whole_text(folder / PAGE) as file:
         file.write(before)
         file.write(after)
-    return path
 
 
 def shows_store(folder: Path, store: Store) -> bool:

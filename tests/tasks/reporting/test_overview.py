@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tasks.history.query import compact, query
+from tasks.reporting import overview
 from tasks.reporting.compare import write_compare_report
 from tasks.reporting.overview import PAGE, ROWS, boards, glances, shows_store, sweeps, write_index
 from tasks.store.schemas import RESULTS
@@ -265,6 +266,27 @@ def test_all_runs_lie_in_the_script_beside_a_page_that_stays_small(store: Store,
     assert [run["id"] for run in runs[:2]] == ["night-299", "night-298"]
     assert len(runs) == 300
     assert [point[0] for point in runs[0]["points"]] == ["a", "b"]
+
+
+def test_the_page_has_a_run_that_ended_while_another_wrote_it(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both write it, and the one that knows less may be the last."""
+    folder = tmp_path / "results"
+    record(store, "first", 1, row("a", 0.5))
+    drawn = overview.page_parts
+
+    def slowly(*given: Any) -> tuple[str, str]:
+        if not folder.exists():
+            record(store, "second", 2, row("b", 0.4))
+            monkeypatch.setattr(overview, "page_parts", drawn)
+            write_index(store, folder)
+        return drawn(*given)
+
+    monkeypatch.setattr(overview, "page_parts", slowly)
+    text = write_index(store, folder).read_text(encoding="utf-8")
+    assert [run["id"] for run in rows_of(folder)["runs"]] == ["second", "first"]
+    assert "second" in text
 
 
 def test_the_page_knows_which_comparisons_are_of_which_runs(store: Store, tmp_path: Path) -> None:
