@@ -11,6 +11,9 @@ from typing import Any
 # Arrow reads it when it is imported. Its own pool keeps the memory of freed columns, a quarter of what an
 # evaluation of 100,000 items holds at its highest; the system's gives it back.
 os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
+# Prefect reads it when it is imported, which a command may do for a name of one of its modules: on a terminal
+# it would tell its makers that it is used here.
+os.environ.setdefault("DO_NOT_TRACK", "1")
 
 
 def lazy_names(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:

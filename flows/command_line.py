@@ -334,7 +334,6 @@ def quiet_prefect() -> None:
     os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
     os.environ.setdefault("PREFECT_LOGGING_INTERNAL_LEVEL", "CRITICAL")  # what could not be sent, in full
     os.environ.setdefault("PREFECT_LOGGING_COLORS", "false")  # escape sequences are shown, not obeyed
-    os.environ.setdefault("DO_NOT_TRACK", "1")
 
 
 def print_json(document: Any, default: Callable[[Any], Any] | None = None) -> None:

@@ -358,7 +358,6 @@ def use_server() -> str:
 def quiet_in_notebook() -> None:
     """Keeps Prefect's lines about every task out of a notebook's cells, if Prefect is not imported yet: cells
     show progress and results, the run's page has the log."""
-    os.environ.setdefault("DO_NOT_TRACK", "1")
     if in_notebook():
         os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "WARNING")
 

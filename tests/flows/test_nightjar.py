@@ -67,7 +67,7 @@ atexit.register(
 """
 
 
-@pytest.mark.parametrize("name", ["eval", "suite", "lm_eval"])
+@pytest.mark.parametrize("name", ["eval", "suite", "lm_eval", "power"])
 def test_a_run_starts_alike_under_both_names(name: str) -> None:
     """Garbage looked for rarely, users' warnings in one line, Prefect's log off the terminal."""
     module = COMMANDS[name].removesuffix(".__main__")
