@@ -30,7 +30,7 @@ from tasks.patience import if_possible
 from tasks.processes.workers import workers
 from tasks.publishers import ExportForm, FinishedRun, PublishConfig
 from tasks.reduction.aggregate import aggregate_pair
-from tasks.reduction.facets import facet_words
+from tasks.reduction.facets import facet_cell
 from tasks.reduction.verdict_metrics import METRIC_ROWS
 from tasks.reporting.exports import (
     AnswerPart,
@@ -493,7 +493,7 @@ def _shown(rows: Sequence[ResultRow]) -> list[dict[str, Any]]:
     columns = {name: f"facet.{name}" if name in SHOWN else name for name in facet_names(rows)}
     return [
         {name: getattr(row, name) for name in CELL_FACETS}
-        | {column: facet_words(row.group_parts.get(name, "all")) for name, column in columns.items()}
+        | {column: facet_cell(row.other_facets, name) for name, column in columns.items()}
         | rounded({name: getattr(row, name) for name in SHOWN})
         for row in rows
     ]

@@ -8,7 +8,7 @@ wherever it stands alone.
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import orjson
@@ -20,6 +20,8 @@ from tasks.store.keys import canonical_json
 from tasks.store.schemas import CELL_FACETS
 
 Codes = NDArray[np.int64]
+ALL: Final = "all"
+"""What stands for the values of a facet where a row is over all of them."""
 
 
 @dataclass
@@ -139,8 +141,18 @@ def facet_text(value: Any) -> str:
 
 
 def facet_words(text: str) -> str:
-    """A facet's value, as text, for people: an empty one has a name."""
-    return text or "(empty)"
+    """A facet's value, as text, for people: an empty one has a name, and one that reads like nothing, or like
+    the word for all groups, has quotes.
+
+    >>> facet_words(""), facet_words("all"), facet_words("algebra")
+    ('(empty)', '"all"', 'algebra')
+    """
+    return json.dumps(text) if text == ALL or text.isspace() else text or "(empty)"
+
+
+def facet_cell(values: Mapping[str, Any], name: str) -> str:
+    """A group's value of a facet for people, in a table that has rows over all values of it, too."""
+    return facet_words(facet_text(values[name])) if name in values else ALL
 
 
 def plain_text(text: str) -> str:

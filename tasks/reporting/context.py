@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 
 from tasks.comparison.runs import unpriced
 from tasks.models.tally import asked_and_reused
-from tasks.reduction.facets import facet_text, facet_texts, facet_words
+from tasks.reduction.facets import facet_cell, facet_text, facet_texts, facet_words
 from tasks.reporting import numbers
 from tasks.reporting.diagnostics.findings import SHOWN_OF_A_KIND, Diagnostic, Example, grouped
 from tasks.reporting.numbers import RATING_COLUMNS, rating_cells, rating_effects, strongest_first
@@ -118,8 +118,7 @@ def page_context(
         "failed": [*((row, "") for row in whole), *((row, row.group) for row in groups)],
         "doublings": [row for row in computed if row.doubling is not None],
         "facet_names": facet_names(rows),
-        "facet_text": facet_text,
-        "facet_words": facet_words,
+        "facet_cell": facet_cell,
         "show": _optional_columns(rows),
         "plots": plots[:PANELS_OPEN],
         "more_plots": folded,
@@ -405,7 +404,7 @@ def _pivot_record(row: ResultRow) -> dict[str, Any]:
     facets = {**dict(own), **facet_texts(row.other_facets)}
     return {
         "name": f"{row.result_name}, {row.filter}",
-        "facets": {name: text for name, text in facets.items() if text is not None},
+        "facets": {name: facet_words(text) for name, text in facets.items() if text is not None},
         "value": row.value,
         "text": numbers.value_with_error(row.value, row.stderr),
         "items": row.n_items,

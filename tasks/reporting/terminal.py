@@ -15,7 +15,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from metrics.errors import ASCII
-from tasks.reduction.facets import facet_text, facet_words
+from tasks.reduction.facets import facet_cell
 from tasks.reporting import numbers
 from tasks.reporting.diagnostics.findings import SHOWN_OF_A_KIND, Diagnostic, grouped
 from tasks.reporting.numbers import RATING_COLUMNS, rating_cells, rating_effects, strongest_first
@@ -146,7 +146,7 @@ def _columns(rows: Sequence[ResultRow]) -> dict[str, list[str]]:
         "Model": [row.model_name or "all" for row in rows],
         "Prompt": [row.prompt_template or "all" for row in rows],
         **{
-            f"facet:{name}": [facet_words(facet_text(row.other_facets.get(name, "all"))) for row in rows]
+            f"facet:{name}": [facet_cell(row.other_facets, name) for row in rows]
             for name in facet_names(rows)
         },
         "Label": [row.label or numbers.MISSING for row in rows],

@@ -110,13 +110,14 @@ def test_reductions_are_named_and_lower_is_better_points_down() -> None:
     assert re.search(r"ter +↓", text)
 
 
-def test_a_group_whose_facet_is_empty_has_a_name() -> None:
+@pytest.mark.parametrize(("value", "shown"), [("", "(empty)"), ("all", '"all"'), (" ", '" "')])
+def test_a_group_whose_facet_reads_like_none_has_a_name(value: str, shown: str) -> None:
     """Else it looks like the row of all."""
-    empty = row(facets=json.dumps({"model_name": "demo", "topic": ""}))
-    failed = empty | {"status": "failed", "value": None, "error": "nothing"}
-    text = printed(table(row(), row(facets='{"topic": "x"}'), empty, failed))
-    assert text.count("(empty)") == 2
-    assert "topic=(empty): nothing" in text
+    own = row(facets=json.dumps({"model_name": "demo", "topic": value}))
+    failed = own | {"status": "failed", "value": None, "error": "nothing"}
+    text = printed(table(row(), row(facets='{"topic": "x"}'), own, failed))
+    assert text.count(shown) == 2
+    assert f"topic={shown}: nothing" in text
 
 
 def test_failed_pairs_come_last_with_reason_and_the_command_that_retries_them() -> None:
