@@ -136,7 +136,7 @@ def _pair_power(
     model = next(entry for entry in config.models if entry.name == name)
     sampling = config.sampling(model)
     samples, greedy = sampling.num_samples, sampling.temperature == 0
-    known = history.spread(config.name, name, pair, shares) if asked.differ is None else None
+    known = history.spread(config.name, name, pair, ends) if asked.differ is None else None
     if known is None:
         if not shares:
             return None
@@ -283,13 +283,14 @@ class History:
         except NightjarError:
             return None
 
-    def spread(self, benchmark: str, model: str, pair: str, shares: bool) -> _Known | None:
-        """The spread that the runs tell, and how; None where they don't."""
+    def spread(self, benchmark: str, model: str, pair: str, ends: Bounds) -> _Known | None:
+        """The spread that the runs tell, and how; None where they don't. ``ends`` are the metric's: items
+        that hardly differ hide others that may, by as much as the range."""
         found = self._rows(benchmark, model, pair)
         run, newest = next(found, (None, None))
         if run is None or newest is None or not newest["n_items"] or newest["stderr"] is None:
             return None
-        width = 1.0 if shares else math.inf
+        shares, width = ends == SHARES, ends[1] - ends[0]
         items, name = newest["n_items"], run.name
         stopped = run.manifest.get("stopped")
         early = f" ({stopped_sentence(stopped)})" if stopped else ""

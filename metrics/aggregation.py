@@ -97,6 +97,12 @@ class Aggregation:
         return self.rule is not None and self.rule.averages
 
     @property
+    def even(self) -> bool:
+        """Whether an item is no more of the number than its own number says: not of corpus scores and ratios
+        of sums, which a long text may decide."""
+        return self.weight is None or self.proportional
+
+    @property
     def has_error_bar(self) -> bool:
         """Whether a sound error bar is known."""
         return self.rule is None or not self.rule.silent

@@ -16,7 +16,7 @@ from metrics.types import Floats, Ints
 
 FEW_CLUSTERS = 10
 FEW_UNEVEN_CLUSTERS = 13  # effective ones, where a few hold most of the items
-FEW_NUMBERS = 50  # items, or clusters, of numbers without a range
+FEW_NUMBERS = 50  # items, or clusters, of numbers without a range, or of texts that are added up
 ROUNDING = 1e-9
 
 
@@ -93,17 +93,17 @@ def too_few_to_pass(ways: Ints | None) -> str | None:
     return f"{what} are too few to rule out a loss: it takes {needed}"
 
 
-def too_few_without_a_range(ways: Ints | None, items: int) -> str | None:
-    """Why no gate passes on so few numbers without a range: most items may lose little and a few much, and
-    the error bar does not know of those that the sample has not met (Bahadur and Savage 1956). Of lognormal
-    losses as large as the margin 20 items passed .067 and 42 .055, where .05 may pass; 50 pass .048.
+def too_few_for_a_tail(ways: Ints | None, items: int, kind: str, remedy: str = "") -> str | None:
+    """Why no gate passes on so few numbers without a range, or texts of a corpus score: most may lose little
+    and a few much, and the error bar does not know of those that the sample has not met (Bahadur and Savage
+    1956). Of lognormal losses as large as the margin 20 items passed .067 and 42 .055, where .05 may pass; 50
+    pass .048. Of BLEU, where one text in twenty loses nearly all, 30 texts passed .10.
     """
     units = float(items) if ways is None else effective(ways)
     if units >= FEW_NUMBERS - ROUNDING:
         return None
-    what = f"{items} numbers" if ways is None else f"{units:.3g} clusters of numbers"
-    needs = f"it takes {FEW_NUMBERS}, or a metric that declares its range"
-    return f"{what} without a range are too few to rule out a loss: {needs}"
+    what = f"{items}" if ways is None else f"{units:.3g} clusters of"
+    return f"{what} {kind} are too few to rule out a loss: it takes {FEW_NUMBERS}{remedy}"
 
 
 def wider(ways: Ints) -> Ints:

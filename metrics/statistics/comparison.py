@@ -15,8 +15,8 @@ from metrics.statistics.clusters import (
     counts,
     numbered,
     sizes,
+    too_few_for_a_tail,
     too_few_to_pass,
-    too_few_without_a_range,
 )
 from metrics.statistics.differences import (
     Chance,
@@ -202,9 +202,12 @@ def too_few_units(
     if few is not None or ordered or not all(map(len, runs)):
         return few
     ends = range_of(aggregation, *map(score_column, runs)) if aggregation.averages else aggregation.bounds
+    kind, remedy = "numbers without a range", ", or a metric that declares its range"
     if all(map(math.isfinite, ends)):
-        return None
-    found = (too_few_without_a_range(own, len(run)) for own, run in zip(groups, runs, strict=True))
+        if aggregation.even:
+            return None
+        kind, remedy = "texts of a corpus score", ""
+    found = (too_few_for_a_tail(own, len(run), kind, remedy) for own, run in zip(groups, runs, strict=True))
     return next(filter(None, found), None)
 
 

@@ -184,11 +184,11 @@ def undetectable(mde: float, units: int, kind: str, differs: bool) -> str | None
     return f"{units} {kind} are too few to find any difference four times of five"
 
 
-def few_units(groups: Ints | None, count: int, width: float) -> str | None:
+def few_units(groups: Ints | None, count: int, width: float, enough: int = FEW_UNITS) -> str | None:
     """A doubt where so few units say little of others."""
     if groups is not None:
         return few_clusters(groups)
-    if count < FEW_UNITS and not math.isfinite(width):
+    if count < enough and not math.isfinite(width):
         return f"only {count} items: the test holds for differences without rare large ones"
     return None
 

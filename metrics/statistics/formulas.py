@@ -267,7 +267,7 @@ def _few_units(sampled: Sampled, shape: Shape) -> str | None:
     """A doubt where rare large numbers may be missing from the sample; no formula sees what is not there."""
     low, high = sampled.aggregation.bounds
     weight, known = sampled.aggregation.weight, math.isfinite(low) and math.isfinite(high)
-    if known and (weight is None or sampled.aggregation.proportional):
+    if known and sampled.aggregation.even:
         return None
     kind = "clusters" if sampled.clustered else "items"
     if sampled.few_clusters:

@@ -12,6 +12,7 @@ from metrics.aggregation import Aggregation, total_of
 from metrics.errors import MetricError
 from metrics.statistics.bounded import largest_move
 from metrics.statistics.clusters import (
+    FEW_NUMBERS,
     Crossed,
     Members,
     alike_variance,
@@ -31,7 +32,7 @@ from metrics.statistics.differences import (
     undetectable,
 )
 from metrics.statistics.estimate import estimate
-from metrics.statistics.formulas import Sampled, influences
+from metrics.statistics.formulas import FEW_UNITS, Sampled, influences
 from metrics.statistics.intervals import Shape, effective_units, standard_error
 from metrics.statistics.power import shift_mde
 from metrics.statistics.resampling import (
@@ -246,8 +247,7 @@ class _Units:
         cls, runs: Sequence[Tabled], groups: Ints | None, count: int, options: "StatisticsConfig"
     ) -> "_Units":
         """From both runs' rows."""
-        aggregation = runs[0].aggregation
-        even = aggregation.weight is None or aggregation.proportional
+        even = runs[0].aggregation.even
         return cls(groups, count, _largest(runs, groups, options), width_of(runs), even)
 
     @property
@@ -259,7 +259,8 @@ class _Units:
         """A doubt where so few say little of others, or nothing of what they would find. Of a ratio's items
         one that weighs much may be unseen, whatever the range."""
         kind = "items" if self.groups is None else "clusters"
-        few = few_units(self.groups, self.count, self.width if self.even else math.inf)
+        tail = (self.width, FEW_UNITS) if self.even else (math.inf, FEW_NUMBERS)
+        few = few_units(self.groups, self.count, *tail)
         return few or undetectable(mde, self.count, kind, differs)
 
 

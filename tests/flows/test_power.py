@@ -284,6 +284,30 @@ def test_few_numbers_without_a_range_can_rule_out_no_loss(
     assert counted["decides"] is not None
 
 
+def test_what_is_promised_of_scores_up_to_100_is_kept_by_the_gate(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two runs that differ by five points on one item in ten hide those that lose all: 200 items were said to
+    rule out .5 points, and no gate over them passed one that was as good."""
+    rng, store = np.random.default_rng(9), Store(str(tmp_path / "store"))
+
+    def drawn() -> tuple[Any, Any]:
+        base = 100 * rng.beta(4, 4, ITEMS)
+        moved = rng.choice([-5.0, 5.0], ITEMS) * (rng.random(ITEMS) < 0.1)
+        return base, np.clip(base + moved, 0, 100)
+
+    for started, scores in enumerate(drawn()):
+        recorded(store, f"run-{started}", scores, float(started), metric="rougeL")
+    path = config(tmp_path, metric_list=["rougeL"])
+    (pair,) = planned(capsys, path, "--store", store.uri, "--margin", 5)["pairs"]
+    rouge, passed = replace(build_aggregation("mean"), bounds=(0.0, 100.0)), 0
+    for _ in range(50):
+        base, candidate = (ItemColumn(own, own.reshape(-1, 1)) for own in drawn())
+        made = compare_items(rouge, base, candidate, None, StatisticsConfig(bootstrap_iters=400))
+        passed += decide(made, pair["decides"], 0.05).verdict in ("pass", "worse")
+    assert passed / 50 >= 0.7
+
+
 def test_a_dry_run_says_the_same(evaluate: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = config(tmp_path)
     dry = evaluate(path, "--dry-run", "--json").document

@@ -67,3 +67,21 @@ def test_of_two_runs_without_common_items_each_needs_as_many() -> None:
     assert str(made.too_few).startswith("49 numbers without a range")
     made = compare_unpaired(build_aggregation("mean"), (many, many), (None, None), FAST)
     assert made.too_few is None
+
+
+@pytest.mark.parametrize(("texts", "passes"), [(49, False), (50, True)])
+def test_no_gate_passes_on_few_texts_of_a_corpus_score(texts: int, passes: bool) -> None:
+    """Where one text in twenty loses nearly all, 30 texts have none of them in .21 of runs: .10 passed a loss
+    of the margin. The row says that what is rare and large may be missing."""
+    rng, length = np.random.default_rng(3), np.full(texts, 20)
+    possible = np.stack([length - order for order in range(4)], axis=1)
+    columns = []
+    for _ in range(2):
+        matched = rng.binomial(possible, np.array([0.8, 0.6, 0.5, 0.4]))
+        table = np.column_stack([length, length, matched, possible]).astype(np.float64)
+        columns.append(ItemColumn(table[:, 0], table))
+    made = compare_items(build_aggregation("bleu"), columns[0], columns[1], None, FAST)
+    assert (decide(made, 30.0, 0.05).verdict == "pass") is passes
+    said = "49 texts of a corpus score are too few to rule out a loss: it takes 50"
+    assert made.too_few == (None if passes else said)
+    assert (made.warning is None) is passes
