@@ -218,7 +218,10 @@ class Engine:
             replies.append(Reply(wire.body(row.content), 0.0))
             answers = _read(codec, requests, replies, 1)
         except SettledError as error:
-            answers = [KeptAnswer(r.key, "refused", error=str(error), arrived=time.time()) for r in requests]
+            answers = [
+                KeptAnswer(status="refused", key=r.key, error=str(error), arrived=time.time())
+                for r in requests
+            ]
         except RequestError:
             answers = []
         if not answers or any(answer.status == "infra_error" for answer in answers):
@@ -283,7 +286,9 @@ class Engine:
                 return [answer for request in requests for answer in await self._ask(codec, [request])]
             if isinstance(error, SettledError):
                 facts: dict[str, Any] = {"attempts": max(1, attempts.count), "arrived": time.time()}
-                answers = [KeptAnswer(r.key, "refused", error=str(error), **facts) for r in requests]
+                answers = [
+                    KeptAnswer(status="refused", key=r.key, error=str(error), **facts) for r in requests
+                ]
             else:
                 answers = self._failed(requests, error, attempts)
         except RunStopping:

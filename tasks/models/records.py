@@ -83,8 +83,8 @@ class Answer:
     reasoning_tokens: int | None = None
 
 
-@dataclass(slots=True)
-class KeptAnswer:
+@dataclass(slots=True, kw_only=True)
+class KeptAnswer(Answer):
     """The answer to one request, as it is kept under the request's key.
 
     ``reply_json`` is the request's part of the reply, as it came: what an ``Answer`` says of it is read again
@@ -99,11 +99,7 @@ class KeptAnswer:
 
     key: bytes
     status: AnswerStatus
-    response: str | None = None
-    reasoning: str | None = None
-    error: str | None = None
     attempts: int = 1
-    finish_reason: str | None = None
     response_id: str | None = None
     served_model: str | None = None
     system_fingerprint: str | None = None
@@ -112,17 +108,6 @@ class KeptAnswer:
     asked_at: float = 0.0
     night: str | None = None
     asker: str | None = None
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    total_tokens: int | None = None
-    cached_tokens: int | None = None
-    reasoning_tokens: int | None = None
-    tool_calls_json: str | None = None
-    thoughts_json: str | None = None
-    logprobs: Any = None
-    ll: float | None = None
-    is_greedy: bool | None = None
-    ll_tokens: int | None = None
     reply_json: str | None = None
 
 
@@ -284,7 +269,12 @@ class Codec(ABC):
             said = {name: getattr(read, name) for name in READ_FIELDS}
             answers.append(
                 KeptAnswer(
-                    request.key, read.status, error=read.error, reply_json=self.text(part), **said, **facts
+                    key=request.key,
+                    status=read.status,
+                    error=read.error,
+                    reply_json=self.text(part),
+                    **said,
+                    **facts,
                 )
             )
         return answers

@@ -181,7 +181,7 @@ class OutcomeStore:
     def keep(self, key: bytes, outcome: ProgramOutcome) -> None:
         """Logs an outcome; from here on no crash of the process loses it. Raises StoreError."""
         text = orjson.dumps(outcome.as_dict()).decode()
-        kept = KeptAnswer(key, "ok", response=text, arrived=time.time())
+        kept = KeptAnswer(status="ok", key=key, response=text, arrived=time.time())
         with self._lock:
             if self._journal is None:
                 self._journal = Journal(self._folder)

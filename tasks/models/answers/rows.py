@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.models.answers.reading import CodecOf, read_replies
+from tasks.models.answers.segments import SHARED
 from tasks.models.identity import RequestExpansion
 from tasks.models.records import Request, RequestFailure
 from tasks.models.usage import SUMMED
@@ -21,11 +22,7 @@ from tasks.store.schemas import RESPONSES
 from tasks.store.thresholds import Threshold
 
 REQUESTS_AT_ONCE = Threshold("requests_looked_up", 4_096)
-COPIED = (
-    "response", "reasoning", "finish_reason", "response_id", "served_model", "system_fingerprint",
-    "inference_time", "prompt_tokens", "completion_tokens", "total_tokens", "cached_tokens",
-    "reasoning_tokens", "tool_calls_json", "thoughts_json", "logprobs_json",
-)  # fmt: skip
+COPIED = tuple(name for name in SHARED if name not in ("error", "attempts"))
 
 
 class FoundAnswers(Protocol):

@@ -46,10 +46,11 @@ from tasks.models.records import (
     believed,
     run_of,
 )
+from tasks.models.usage import COUNTED
 from tasks.store import claims
 from tasks.store.claims import Claim, Watch, is_dead, owner_of
 from tasks.store.errors import STORE_LOG, FileDamaged, FileMissing, StoreError
-from tasks.store.schemas import TEXT
+from tasks.store.schemas import RESPONSES, TEXT
 from tasks.store.seals import FINE_BLOCK
 from tasks.store.storage import DAMAGED, Store, Table
 from tasks.store.thresholds import Threshold
@@ -152,6 +153,12 @@ MERGED_BYTES = 32 << 20
 ROW_GROUP = 64
 """A damaged byte costs the answers of the row groups whose block it is in (``seals.FINE_BLOCK``)."""
 
+SHARED: Final = (
+    "response", "reasoning", "error", "attempts", "finish_reason", "response_id", "served_model",
+    "system_fingerprint", "inference_time", *COUNTED, "tool_calls_json", "thoughts_json", "logprobs_json",
+)  # fmt: skip
+"""Columns that responses have, too. Calls are null in version 0.1.0, thoughts before version 4."""
+
 ANSWERS: Final = pa.schema(
     [
         pa.field("key", pa.binary(32), nullable=False),  # the request key
@@ -160,23 +167,7 @@ ANSWERS: Final = pa.schema(
         pa.field("night", TEXT),  # the night that asked for it
         pa.field("asker", TEXT),  # the inference that asked for it, and in which attempt at its run
         pa.field("status", TEXT, nullable=False),  # ok | cut_off | refused; other failures are not kept
-        pa.field("response", pa.string()),
-        pa.field("reasoning", pa.string()),
-        pa.field("error", pa.string()),
-        pa.field("attempts", pa.int32(), nullable=False),
-        pa.field("finish_reason", TEXT),
-        pa.field("response_id", pa.string()),
-        pa.field("served_model", TEXT),
-        pa.field("system_fingerprint", TEXT),
-        pa.field("inference_time", pa.float64()),
-        pa.field("prompt_tokens", pa.int64()),
-        pa.field("completion_tokens", pa.int64()),
-        pa.field("total_tokens", pa.int64()),
-        pa.field("cached_tokens", pa.int64()),
-        pa.field("reasoning_tokens", pa.int64()),
-        pa.field("tool_calls_json", pa.string()),  # null in 0.1.0, and where no tool was called
-        pa.field("thoughts_json", pa.string()),  # null before version 4, and where none is wanted back
-        pa.field("logprobs_json", pa.string()),  # as the server gave them
+        *map(RESPONSES.field, SHARED),
         pa.field("ll", pa.float64()),
         pa.field("is_greedy", pa.bool_()),
         pa.field("ll_tokens", pa.int32()),  # tokens that ll is the sum of; null in version 0.1.0

@@ -30,7 +30,7 @@ def key(number: int) -> bytes:
 
 
 def answers(numbers, text="text", arrived=1.0) -> list[KeptAnswer]:
-    return [KeptAnswer(key(n), "ok", response=f"{text} {n}", arrived=arrived) for n in numbers]
+    return [KeptAnswer(status="ok", key=key(n), response=f"{text} {n}", arrived=arrived) for n in numbers]
 
 
 @pytest.fixture(params=["folder", "memory"])
@@ -194,7 +194,9 @@ def test_a_damaged_page_costs_its_own_answers_only(tmp_path, keys_known):
     kept = AnswerStore(Store(str(tmp_path))).of_model("identity")
     noise = random.Random(0)
     told = {n: "".join(noise.choices(string.ascii_letters, k=900)) for n in range(240)}
-    segment = kept.write([KeptAnswer(key(n), "ok", response=text, arrived=1.0) for n, text in told.items()])
+    segment = kept.write(
+        [KeptAnswer(status="ok", key=key(n), response=text, arrived=1.0) for n, text in told.items()]
+    )
     file = tmp_path / "answers" / "identity" / segment.name
     if keys_known:
         kept.snapshot()  # the keys are in memory now, and the rows are not

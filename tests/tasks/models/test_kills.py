@@ -324,7 +324,7 @@ def test_a_journal_folder_that_cannot_be_made_is_a_clear_error(bench, served, en
 
 def answer(number: int, **fields: object) -> KeptAnswer:
     return KeptAnswer(
-        bytes([number]) * 32, "ok", response=f"text {number} äß\n", arrived=float(number), **fields
+        status="ok", key=bytes([number]) * 32, response=f"text {number} äß\n", arrived=float(number), **fields
     )
 
 
@@ -413,7 +413,7 @@ def test_what_another_worker_answered_and_could_not_store_is_not_asked_for_again
             until(lambda: len(list(claims.rglob("*.json"))) == 2, "both have claimed")
             journal = Journal(options.journal_dir / inference.kept.identity[:32])
             for key in keys:
-                journal.append(encode(KeptAnswer(key, "ok", response="kept", arrived=time.time())))
+                journal.append(encode(KeptAnswer(status="ok", key=key, response="kept", arrived=time.time())))
             journal.release()  # the store is full, or the process is killed
         outcome = second.result(60)
     assert outcome.column("response") == ["kept"] * 3
@@ -444,7 +444,7 @@ def test_a_worker_whose_claim_was_taken_asks_only_for_what_the_other_has_not_ans
             until(taken_over, "it sees that its claim is gone")
             journal = Journal(bench.options().journal_dir / inference.kept.identity[:32])
             for key in keys[1:]:
-                journal.append(encode(KeptAnswer(key, "ok", response="kept", arrived=time.time())))
+                journal.append(encode(KeptAnswer(status="ok", key=key, response="kept", arrived=time.time())))
             journal.release()
         choice = {"index": 0, "message": {"role": "assistant", "content": "own"}, "finish_reason": "stop"}
         return 200, {}, {"choices": [choice]}

@@ -104,7 +104,9 @@ def test_answers_that_were_read_when_they_were_kept_stay_beside_those_that_are_r
     (folder,) = (bench.folder / "store" / "answers").iterdir()
     answers = bench.answers.of_model(folder.name)
     first = bytes.fromhex(before[0]["request_key"])
-    old = KeptAnswer(first, "ok", response="as it was read then", arrived=time.time() + 60, prompt_tokens=7)
+    old = KeptAnswer(
+        status="ok", key=first, response="as it was read then", arrived=time.time() + 60, prompt_tokens=7
+    )
     answers.write([replace(old, asked_at=old.arrived)])
     assert len(AnswerSnapshot(answers, bench.options().lookup)) == 2
     after = bench.ask(model, problems(2))

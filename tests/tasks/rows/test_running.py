@@ -61,7 +61,7 @@ class Asked:
 
     def answer(self, item: int, sample: int = 0, text: str | None = None) -> KeptAnswer:
         said = str(item) if text is None else text
-        return KeptAnswer(self.keys[item][sample], "ok", response=said, attempts=1, arrived=1.0)
+        return KeptAnswer(status="ok", key=self.keys[item][sample], response=said, attempts=1, arrived=1.0)
 
 
 def settled(first: FirstAnswers) -> dict[str, list[Any]]:

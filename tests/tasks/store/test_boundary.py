@@ -272,13 +272,13 @@ def test_an_s3_server_that_is_stopped_for_seconds_costs_time_only(
     address, port = server.get_host_and_port()
     store = Store(f"s3://nightjar/{uuid4().hex}")
     kept = AnswerStore(store).of_model("model")
-    kept.write([KeptAnswer(b"a" * 32, "ok", response="before", arrived=1.0)])
+    kept.write([KeptAnswer(status="ok", key=b"a" * 32, response="before", arrived=1.0)])
     server.stop()
     again = type(server)(ip_address=address, port=port)
     back = threading.Timer(8, again.start)
     back.start()
     try:
-        kept.write([KeptAnswer(b"b" * 32, "ok", response="while it was away", arrived=2.0)])
+        kept.write([KeptAnswer(status="ok", key=b"b" * 32, response="while it was away", arrived=2.0)])
         assert kept.snapshot().holds([b"a" * 32, b"b" * 32, b"c" * 32]) == [True, True, False]
         assert re.search("trying again|has not answered for", caplog.text)
         assert f"store {store.uri} answers again" in caplog.text

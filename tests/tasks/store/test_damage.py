@@ -50,7 +50,10 @@ def small_store(uri: str) -> tuple[Store, ArtifactRef]:
         "records/score-x",
         json.dumps({"result": {**ref.model_dump()}, "metadata": {"storage_key": "score-x"}}).encode(),
     )
-    answers = [KeptAnswer(key, "ok", response=f"answer {n}", arrived=1.0 + n) for n, key in enumerate(KEYS)]
+    answers = [
+        KeptAnswer(status="ok", key=key, response=f"answer {n}", arrived=1.0 + n)
+        for n, key in enumerate(KEYS)
+    ]
     AnswerStore(store).of_model("model").write(answers)
     items = rows(
         ITEM_ROWS, 3, item_id=["q1", "q2", "q3"], value=[0.0, 0.5, 1.0], facets="{}", value_json=[None] * 3
