@@ -12,7 +12,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -476,16 +476,13 @@ class Creation:
         return replace(self._job, id=id)
 
 
-class LocalFile:
+class LocalFile(AbstractContextManager["LocalFile"]):
     """A job's requests on their way: a file on this machine, within the limits of a form."""
 
     def __init__(self, form: BatchForm, folder: Path) -> None:
         self._form = form
         self._file = tempfile.NamedTemporaryFile(dir=private_folder(folder), suffix=".batch")  # noqa: SIM115
         self.clear()
-
-    def __enter__(self) -> "LocalFile":
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._file.close()

@@ -17,7 +17,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -74,7 +74,7 @@ class RunnerProgress:
     failed: int
 
 
-class ProgramRunner:
+class ProgramRunner(AbstractContextManager["ProgramRunner"]):
     """Runs the programs of one partition, batch by batch; as a context manager it keeps what it learned."""
 
     def __init__(
@@ -87,9 +87,6 @@ class ProgramRunner:
         self._sandbox = sandbox
         self._report = report
         self._done = self._cached = self._failed = 0
-
-    def __enter__(self) -> "ProgramRunner":
-        return self
 
     def __exit__(self, *_: object) -> None:
         end_free_judges()

@@ -6,8 +6,8 @@ with the reason.
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
-from types import TracebackType
 from typing import Final
 
 import numpy as np
@@ -27,19 +27,14 @@ OWN_ALARMS: Final = 10
 """How many times ``item_timeout`` a function may take that sets alarms itself, which are to end it first."""
 
 
-class LimitedScorer:
+class LimitedScorer(AbstractContextManager["LimitedScorer"]):
     """A pair's scorer and metric. A context manager: its process ends with the block."""
 
     def __init__(self, setup: PairSetup) -> None:
         self._scorer, self._metric = setup.built()
         self._process = KillableProcess("tasks.rows.limited:scoring", [setup], setup.scoring.item_timeout)
 
-    def __enter__(self) -> "LimitedScorer":
-        return self
-
-    def __exit__(
-        self, _kind: type[BaseException] | None, _error: BaseException | None, _at: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._process.close()
 
     @property
@@ -69,7 +64,7 @@ class LimitedScorer:
             yield whole.only(row), own.get(row, [])
 
 
-class LimitedProcessing:
+class LimitedProcessing(AbstractContextManager["LimitedProcessing"]):
     """A benchmark's ``process_results``. A context manager: its process ends with the block.
 
     A function that sets alarms is called in the main thread of a process: in other threads Python refuses
@@ -82,12 +77,7 @@ class LimitedProcessing:
         seconds = setup.scoring.item_timeout * OWN_ALARMS
         self._process = KillableProcess("tasks.rows.limited:processing", [setup], seconds)
 
-    def __enter__(self) -> "LimitedProcessing":
-        return self
-
-    def __exit__(
-        self, _kind: type[BaseException] | None, _error: BaseException | None, _at: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._process.close()
 
     def process(self, batch: Batch) -> tuple[list[ResultValues | None], list[str | None]]:

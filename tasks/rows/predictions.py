@@ -11,10 +11,10 @@ is given up alone where every step gives each its own prediction, else the item 
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from operator import itemgetter
-from types import TracebackType
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -37,7 +37,7 @@ from tasks.usercode.load import resolver
 Given = list[Any] | ItemTimeout
 
 
-class LimitedPipeline:
+class LimitedPipeline(AbstractContextManager["LimitedPipeline"]):
     """A pipeline and its config; an item may take ``seconds`` of CPU time in a step. A context manager: its
     processes end with the block."""
 
@@ -50,12 +50,7 @@ class LimitedPipeline:
             step.keeps == "all" and not isinstance(step.run, UserStep) for step in pipeline.steps
         )
 
-    def __enter__(self) -> "LimitedPipeline":
-        return self
-
-    def __exit__(
-        self, _kind: type[BaseException] | None, _error: BaseException | None, _at: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for process in self._processes:
             process.close()
 

@@ -19,11 +19,10 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
-from types import TracebackType
 from typing import IO, Any, BinaryIO, Final
 
 from tasks.store.home import PROJECT
@@ -48,7 +47,7 @@ class ItemTimeout:
     reason: str
 
 
-class KillableProcess:
+class KillableProcess(AbstractContextManager["KillableProcess"]):
     """Calls ``target(*arguments)(item)``; ``target`` is ``module:function`` and imported there.
 
     The process starts with the first call and ends with the ``with`` block. Items and values are pickled. An
@@ -69,12 +68,7 @@ class KillableProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._errors: IO[bytes] | None = None
 
-    def __enter__(self) -> "KillableProcess":
-        return self
-
-    def __exit__(
-        self, _kind: type[BaseException] | None, _error: BaseException | None, _at: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def map(self, items: Sequence[Any]) -> list[Any]:

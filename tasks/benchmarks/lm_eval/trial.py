@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 from itertools import islice
@@ -58,19 +58,14 @@ WAITING: Final = 4
 Asked = tuple[Mapping[str, Any], str, "ScoringConfig | None"]
 
 
-class Trials:
+class Trials(AbstractContextManager["Trials"]):
     """``import_functions`` and ``try_definition``, in a process that starts with the first call."""
 
     def __init__(self) -> None:
         target = "tasks.benchmarks.lm_eval.trial:run_trial"
         self._process = KillableProcess(target, [trusting()], SECONDS_APART, WAITING, setting=None)
 
-    def __enter__(self) -> "Trials":
-        return self
-
-    def __exit__(
-        self, _kind: type[BaseException] | None, _error: BaseException | None, _at: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._process.close()
 
     def import_functions(self, harness: Mapping[str, Any], base_dir: str | Path) -> None:
