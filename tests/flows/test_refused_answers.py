@@ -27,13 +27,6 @@ def two_of_four(prompt: str, sample: int) -> Reply:
     return ({"content": str(number)}, "stop") if number < 2 else (FILTERED, REFUSED)[number % 2]
 
 
-def every_third(prompt: str, sample: int) -> Reply:
-    """Of the samples 0 to 5 the third and sixth are refused; the first two are right, the rest wrong."""
-    if sample % 3 == 2:
-        return REFUSED
-    return {"content": prompt[1:] if sample < 2 else "wrong"}, "stop"
-
-
 @pytest.fixture
 def config(numbers: Callable[..., Path], endpoint: ScriptedChat) -> Callable[..., Path]:
     """Of its four questions two are refused."""
@@ -86,150 +79,17 @@ def test_refusals_are_asked_once_and_again_with_those_that_failed(evaluate, conf
     assert evaluate(config(), "--refresh", "failed", "--json").document["requests"]["sent"] == 2
 
 
+def test_a_vote_of_refusals_alone_is_one(evaluate, config, endpoint, tmp_path):
+    endpoint.script = lambda prompt, sample: REFUSED
+    votes = {"name": "vote", "filter": [{"function": "majority_vote"}], "metric_list": ["exact_match"]}
+    sampling = {"num_samples": 6, "seed": 0, "temperature": 1.0}
+    ran = evaluate(config(n=1, filter_list=[votes], metric_list=None, sample_params=sampling), "--json")
+    assert ran.value("exact_match,vote") == 0.0
+    assert rows_of(tmp_path / "out")["exact_match"]["n_refused"] == 1
+
+
 def test_cut_off_unscored_says_nothing_of_refusals(evaluate, config, endpoint):
     assert evaluate(config(cut_off="unscored"), "--json").value("exact_match,none") == 0.5
-
-
-def test_refused_samples_have_no_vote_and_are_failed_trials(evaluate, config, endpoint, tmp_path):
-    endpoint.script = every_third
-    metrics = [{"metric": "exact_match", "reduction": ["mean", "pass@2", "maj@3", "maj@6", "pass^2"]}]
-    sampling = {"num_samples": 6, "seed": 0, "temperature": 1.0}
-    ran = evaluate(config(n=2, metric_list=metrics, sample_params=sampling), "--json")
-    assert ran.code == 0
-    rows = pq.read_table(tmp_path / "out/results.parquet").to_pylist()
-    found = {row["reduction"]: row["value"] for row in rows}
-    assert found["mean"] == pytest.approx(2 / 6)
-    assert found["pass@2"] == pytest.approx(1 - (4 * 3) / (6 * 5))
-    assert found["maj@3"] == found["maj@6"] == 1.0
-    assert found["pass^2"] == pytest.approx((2 * 1) / (6 * 5))
-    assert {row["n_refused"] for row in rows} == {4}
-
-
-def test_a_filter_that_chooses_takes_the_votes_that_were_cast(evaluate, config, endpoint, tmp_path):
-    endpoint.script = every_third
-    filters = [
-        {"name": "first", "filter": [{"function": "take_first"}], "metric_list": ["exact_match"]},
-        {"name": "vote", "filter": [{"function": "majority_vote"}], "metric_list": ["exact_match"]},
-    ]
-    sampling = {"num_samples": 6, "seed": 0, "temperature": 1.0}
-    made = config(n=1, filter_list=filters, metric_list=None, sample_params=sampling)
-    ran = evaluate(made, "--json")
-    assert ran.value("exact_match,vote") == 1.0
-    endpoint.script = lambda prompt, sample: REFUSED
-    assert evaluate(made, "--refresh", "infer", "--json").value("exact_match,vote") == 0.0
-    rows = {row["filter"]: row for row in pq.read_table(tmp_path / "out/results.parquet").to_pylist()}
-    assert (rows["first"]["n_refused"], rows["vote"]["n_refused"]) == (1, 1)
-
-
-MINE = '''
-from metrics import metric
-
-def seen(references, predictions):
-    """One for the empty text."""
-    return float(predictions == [""])
-
-@metric("mistakes", higher_is_better=False, bounds=(0.0, 7.0), source="a test")
-def mistakes(references, predictions):
-    return float(predictions != references)
-
-@metric("far", higher_is_better=False, bounds=(0.0, float("inf")), source="a test")
-def far(references, predictions):
-    return float(abs(len(predictions[0]) - 3))
-
-@metric("beyond", higher_is_better=False, source="a test")
-def beyond(references, predictions):
-    return 0.0 if predictions[0] else 9.0
-
-def reward(responses, docs):
-    return [1.0 if text == "" else 0.0 for text in responses]
-
-def judge(response, ground_truth, inference_result):
-    return {"label": "mine", "passed": response == "", "score": float(response == "")}
-
-def results(doc, results):
-    return {"blank": float(results == [""])}
-
-class Counter:
-    def __init__(self, **_):
-        pass
-
-    def score(self, batch):
-        return [1.0 if text == "" and answer == "" else 0.0
-                for text, answer in zip(batch.predictions, batch.responses)]
-'''
-
-
-@pytest.mark.parametrize(
-    ("keys", "pair", "value"),
-    [
-        ({"metric_list": ["mine.py:seen"]}, "seen,none", 0.5),
-        ({"metric_list": ["mine.py:mistakes"]}, "mistakes,none", 3.5),
-        ({"metric_list": ["mine.py:far"]}, "far,none", (2 + 2 + 3 + 3) / 4),
-        ({"metric_list": ["mine.py:beyond"]}, "beyond,none", 4.5),
-        ({"metric_list": [{"metric": "mine.py:seen", "higher_is_better": False}]}, "seen,none", 0.5),
-        ({"process_results": "mine.py:results", "metric_list": ["blank"]}, "blank,none", 0.5),
-        ({"scorer": {"type": "reward_model", "function": "mine.py:reward"}}, "reward,none", 0.5),
-        ({"scorer": {"type": "mine.py:Counter"}, "metric_list": ["counter"]}, "counter,none", 0.5),
-    ],
-)
-def test_users_functions_see_the_empty_text_and_ranges_are_kept_to(
-    evaluate, config, endpoint, tmp_path, keys, pair, value
-):
-    (tmp_path / "mine.py").write_text(MINE)
-    ran = evaluate(config(**keys), "--json")
-    assert ran.code == 0, ran.err
-    assert ran.value(pair) == value
-    assert rows_of(tmp_path / "out")[pair.partition(",")[0]]["n_refused"] == 2
-
-
-def test_evaluation_methods_built_in_are_not_passed_and_users_judge_the_empty_text(
-    evaluate, config, endpoint, tmp_path
-):
-    (tmp_path / "mine.py").write_text(MINE)
-    methods = [
-        {"name": "right", "type": "exact_match"},
-        {"name": "short", "type": "length_check", "params": {"max_length": 100}},
-        {"name": "mine", "function": "mine.py:judge"},
-    ]
-    metrics = [
-        {"name": "rate", "type": "pass_rate"},
-        {"name": "pass@1", "type": "pass_at_k", "params": {"k": 1}},
-    ]
-    ran = evaluate(config(metric_list=None, evaluation_methods=methods, metrics=metrics), "--json")
-    assert ran.code == 0, ran.err
-    rows = pq.read_table(tmp_path / "out/results.parquet").to_pylist()
-    found = {(row["metric"], row["label"]): row["value"] for row in rows}
-    assert {found["rate", label] for label in ("right", "short", "mine")} == {0.5}
-    assert {found["pass@1", label] for label in ("right", "short", "mine")} == {0.5}
-    assert {row["n_refused"] for row in rows} == {2}
-    lines = lines_of(tmp_path / "out/evaluation_results.jsonl")
-    assert {(line["status"], line["passed"]) for line in lines if line["label"] == "short"} == {
-        ("ok", True),
-        ("refused", False),
-    }
-
-
-JUDGE = {"type": "llm_judge", "parse": {"type": "number", "min": 1, "max": 5}}
-
-
-@pytest.mark.parametrize(("better", "worst"), [(True, 1), (False, 5)])
-def test_a_judge_is_not_shown_what_was_refused_and_gives_it_the_worst_grade(
-    evaluate, config, endpoint, tmp_path, better, worst
-):
-    def script(prompt: str, sample: int) -> Reply:
-        return ({"content": "3"}, "stop") if prompt.startswith("Grade") else two_of_four(prompt, sample)
-
-    endpoint.script = script
-    judge = {
-        **JUDGE,
-        "judges": [{"name": "j", "type": "openai", "config": {"base_url": endpoint.url}}],
-        "prompt": "Grade from 1 to 5: {{ response }}",
-    }
-    named = [{"metric": "llm_judge", "higher_is_better": better}]
-    ran = evaluate(config(scorer=judge, metric_list=named), "--json")
-    assert ran.code == 0, ran.err
-    assert ran.value("llm_judge,none") == pytest.approx((3 + 3 + 2 * worst) / 4)
-    assert sum(prompt.startswith("Grade") for prompt in endpoint.asked) == 2
 
 
 def test_a_judge_that_refuses_leaves_the_sample_unscored(evaluate, config, endpoint, tmp_path):
@@ -240,7 +100,8 @@ def test_a_judge_that_refuses_leaves_the_sample_unscored(evaluate, config, endpo
 
     endpoint.script = script
     judge = {
-        **JUDGE,
+        "type": "llm_judge",
+        "parse": {"type": "number", "min": 1, "max": 5},
         "judges": [{"name": "j", "type": "openai", "config": {"base_url": endpoint.url}}],
         "prompt": "Grade from 1 to 5: {{ response }}",
     }
