@@ -45,10 +45,11 @@ PIECE = 7
 # What there is to try
 
 
-def sources() -> Iterator[tuple[str, ast.Module]]:
-    """The modules of flows and tasks."""
+def sources(naming: str = "") -> Iterator[tuple[str, ast.Module]]:
+    """The modules of flows and tasks whose text has ``naming``: each worker parses them as it collects."""
     for path in sorted(path for root in ("flows", "tasks") for path in (PROJECT / root).rglob("*.py")):
-        yield ".".join(path.relative_to(PROJECT).with_suffix("").parts), ast.parse(path.read_text("utf-8"))
+        if naming in (text := path.read_text("utf-8")):
+            yield ".".join(path.relative_to(PROJECT).with_suffix("").parts), ast.parse(text)
 
 
 def constants(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
@@ -69,7 +70,7 @@ class Place:
 
 def declared() -> dict[str, Place]:
     found: dict[str, Place] = {}
-    for module, tree in sources():
+    for module, tree in sources(Threshold.__name__):
         compared = {
             side.id
             for node in ast.walk(tree)
