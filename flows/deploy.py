@@ -45,6 +45,11 @@ def deploy_command(
     with serving() as ui:
         deployment = register(name, suite.resolve(), schedule)
         print(f"registered suite/{name}: {cron} {timezone}")
+        for other in others_of(suite.resolve(), name):
+            print(
+                f"suite/{other} runs this suite as well, on a schedule of its own; if {name} replaces it, "
+                "delete it on its page"
+            )
         print(f"Prefect: {link(f'{ui}/deployments/deployment/{deployment}')}")
     print(f"a worker of the pool '{POOL}' runs it: make worker starts one")
 
@@ -115,6 +120,23 @@ def register(name: str, suite: Path, schedule: Any) -> str:
     applied = deployment.model_copy(update=here).apply()
     assert isinstance(applied, UUID), "apply() waits where no loop runs"
     return str(applied)
+
+
+def others_of(suite: Path, name: str) -> list[str]:
+    """The other deployments that run this suite on a schedule, as those of its former names do."""
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.filters import FlowFilter, FlowFilterName
+
+    with get_client(sync_client=True) as client:
+        found = client.read_deployments(flow_filter=FlowFilter(name=FlowFilterName(any_=["suite"])))
+    return [
+        entry.name
+        for entry in found
+        if entry.name != name
+        and entry.parameters.get("suite") == str(suite)
+        and not entry.paused
+        and any(schedule.active for schedule in entry.schedules)
+    ]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
