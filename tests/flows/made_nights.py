@@ -29,12 +29,27 @@ PAIR = {"benchmark": "sums", "filter": "none", "metric": "exact_match", "reducti
 
 def suite_file(folder: Path, items: int = 5, **keys: Any) -> Path:
     """A suite on one benchmark."""
-    lines = (json.dumps({"question": f"{n}+1?", "answer": str(n + 1)}) + "\n" for n in range(items))
-    (folder / "items.jsonl").write_text("".join(lines))
+    rows = ({"id": str(n), "question": f"{n}+1?", "answer": str(n + 1)} for n in range(items))
+    (folder / "items.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (folder / "sums.yaml").write_text(json.dumps(BENCHMARK | keys.pop("benchmark", {})))
     path = folder / "suite.yaml"
     path.write_text(json.dumps({"name": "night", "benchmarks": ["sums.yaml"], **keys}))
     return path
+
+
+def recorded_suite(folder: Path, items: int, **gate: Any) -> Path:
+    """A suite on recorded answers: whatever takes long in its nights is Prefect's."""
+    recorded = {"name": "recorded", "type": "replay", "config": {"path": "said.jsonl"}}
+    return suite_file(folder, items, benchmark={"models": [recorded]}, gate=gate)
+
+
+def record_answers(folder: Path, items: int, wrong: int) -> None:
+    """Records a night's answers, the first ones wrong."""
+    rows = (
+        {"item_id": str(n), "sample_index": 0, "response": "?" if n < wrong else str(n + 1)}
+        for n in range(items)
+    )
+    (folder / "said.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 def judge_in(tmp_path: Path) -> Judge:

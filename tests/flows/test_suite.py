@@ -24,7 +24,7 @@ from tasks.history.nights import (
     record_night,
 )
 from tasks.store.storage import Store
-from tests.flows.made_nights import DONE
+from tests.flows.made_nights import DONE, suite_file
 
 
 @pytest.fixture
@@ -32,17 +32,8 @@ def write(tmp_path: Path) -> Any:
     """Writes a suite on one benchmark of two items."""
 
     def written(**keys: Any) -> Path:
-        (tmp_path / "items.jsonl").write_text(
-            '{"question": "1+1?", "answer": "2"}\n{"question": "2+2?", "answer": "4"}\n'
-        )
-        benchmark = {
-            "name": "sums", "output_type": "generate_until", "dataset": "items.jsonl", "target": "{{answer}}",
-            "prompt_template": "{{question}}", "metric_list": ["exact_match"],
-            "models": [{"name": "own", "type": "demo"}],
-        }  # fmt: skip
-        (tmp_path / "sums.yaml").write_text(json.dumps(benchmark))
-        path = tmp_path / "suite.yaml"
-        path.write_text(json.dumps({"name": "night", "benchmarks": ["sums.yaml"], **keys}))
+        path = suite_file(tmp_path, 2)
+        path.write_text(json.dumps({**json.loads(path.read_text()), **keys}))
         return path
 
     return written

@@ -17,6 +17,7 @@ from flows.suite.plan import SuiteOptions, load_suite, plan_night
 from tasks.history.nights import Night, past_nights, record_night
 from tasks.models.control import RunControl
 from tasks.store.storage import Store
+from tests.flows.made_nights import record_answers, recorded_suite
 
 ITEMS = 42
 
@@ -25,31 +26,6 @@ ITEMS = 42
 def home(recording_home: Path) -> Path:
     """As that of the other tests, with a server that keeps events."""
     return recording_home
-
-
-def write_suite(folder: Path, **gate: Any) -> Path:
-    lines = (
-        json.dumps({"id": str(n), "question": f"{n}+1?", "answer": str(n + 1)}) + "\n" for n in range(ITEMS)
-    )
-    (folder / "items.jsonl").write_text("".join(lines))
-    benchmark = {
-        "name": "sums", "output_type": "generate_until", "dataset": "items.jsonl", "target": "{{answer}}",
-        "prompt_template": "{{question}}", "metric_list": ["exact_match"],
-        "models": [{"name": "recorded", "type": "replay", "config": {"path": "said.jsonl"}}],
-    }  # fmt: skip
-    (folder / "sums.yaml").write_text(json.dumps(benchmark))
-    path = folder / "suite.yaml"
-    path.write_text(json.dumps({"name": "night", "benchmarks": ["sums.yaml"], "gate": gate}))
-    return path
-
-
-def answer(folder: Path, wrong: int) -> None:
-    """Records a night's answers, the first ones wrong."""
-    rows = [
-        {"item_id": str(n), "sample_index": 0, "response": "?" if n < wrong else str(n + 1)}
-        for n in range(ITEMS)
-    ]
-    (folder / "said.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 def events(
@@ -72,10 +48,10 @@ def test_a_nights_state_labels_event_and_exit_code_say_its_verdict(
     suite_night: Callable[..., Any], prefect_api: Callable[..., Any], tmp_path: Path
 ) -> None:
     began = datetime.now(UTC)
-    path = write_suite(tmp_path, margin=0.02, inconclusive_nights=2)
+    path = recorded_suite(tmp_path, ITEMS, margin=0.02, inconclusive_nights=2)
     found = []
     for wrong in (0, 0, 1, 2, 30):
-        answer(tmp_path, wrong)
+        record_answers(tmp_path, ITEMS, wrong)
         ran = suite_night(path)
         run = prefect_api("GET", "/flow_runs/" + ran.document["flow_run_url"].rpartition("/")[2])
         found.append(
@@ -151,7 +127,7 @@ def test_a_scheduled_night_says_that_the_one_before_it_is_too_long_ago(
         suite_flow, "emit_event", lambda name, resource, payload: emitted.append((name, payload))
     )
     night = plan_night(
-        load_suite(write_suite(tmp_path)), SuiteOptions(store=str(tmp_path / "store")), "0123456789"
+        load_suite(recorded_suite(tmp_path, ITEMS)), SuiteOptions(store=str(tmp_path / "store")), "0123456789"
     )
     if hours is not None:
         started = (datetime.now(UTC) - timedelta(hours=hours)).isoformat(timespec="seconds")
@@ -176,8 +152,10 @@ def test_an_evaluation_that_failed_is_tried_again(
         return Failed(message="no") if len(attempts) <= failing else Completed()
 
     monkeypatch.setattr(suite_flow, "evaluate", evaluate)
-    answer(tmp_path, 0)
-    suite = load_suite(write_suite(tmp_path)).model_copy(update={"retries": retries, "retry_delay": 0})
+    record_answers(tmp_path, ITEMS, 0)
+    suite = load_suite(recorded_suite(tmp_path, ITEMS)).model_copy(
+        update={"retries": retries, "retry_delay": 0}
+    )
     (planned,) = plan_night(suite, SuiteOptions(store=str(tmp_path / "store")), "x").evaluations
     found = suite_flow._evaluate(suite, planned, RunControl())
     assert len(attempts) == asked
@@ -199,8 +177,10 @@ def test_an_evaluation_that_waits_to_be_tried_again_hears_that_its_night_was_sto
         return Failed(message="no")
 
     monkeypatch.setattr(suite_flow, "evaluate", evaluate)
-    answer(tmp_path, 0)
-    suite = load_suite(write_suite(tmp_path)).model_copy(update={"retries": 1, "retry_delay": 3600.0})
+    record_answers(tmp_path, ITEMS, 0)
+    suite = load_suite(recorded_suite(tmp_path, ITEMS)).model_copy(
+        update={"retries": 1, "retry_delay": 3600.0}
+    )
     (planned,) = plan_night(suite, SuiteOptions(store=str(tmp_path / "store")), "x").evaluations
     found = suite_flow._evaluate(suite, planned, control)
     assert (found.ok, found.message, attempts) == (False, "no", ["sums"])

@@ -35,7 +35,7 @@ from tasks.history.nights import Night, NightEvaluation, find_night, past_nights
 from tasks.history.notices import NotDelivered, Unanswered, deliver, outstanding, pause_after, post_to
 from tasks.run_page import VERDICT_LABEL
 from tasks.store.storage import Store
-from tests.flows.made_nights import DONE, Judge
+from tests.flows.made_nights import DONE, Judge, suite_file
 from tests.loopback import answering
 
 DEPLOYMENT = UUID("01a2022f-0000-70e6-ae1e-e78c36160d08")
@@ -44,16 +44,7 @@ PAIRS = [{"benchmark": "sums", "pair": "exact_match,none", "verdict": "regressio
 
 @pytest.fixture
 def suite(tmp_path: Path) -> Path:
-    (tmp_path / "items.jsonl").write_text(json.dumps({"question": "1+1?", "answer": "2"}) + "\n")
-    benchmark = {
-        "name": "sums", "output_type": "generate_until", "dataset": "items.jsonl", "target": "{{answer}}",
-        "prompt_template": "{{question}}", "metric_list": ["exact_match"],
-        "models": [{"name": "own", "type": "demo"}],
-    }  # fmt: skip
-    (tmp_path / "sums.yaml").write_text(json.dumps(benchmark))
-    path = tmp_path / "suite.yaml"
-    path.write_text(json.dumps({"name": "night", "benchmarks": ["sums.yaml"]}))
-    return path
+    return suite_file(tmp_path, items=1)
 
 
 @pytest.fixture

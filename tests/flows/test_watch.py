@@ -25,7 +25,7 @@ from metrics.errors import ConfigError
 from tasks.history.nights import Night, Notice, find_night, past_nights, record_night
 from tasks.history.notices import NotDelivered, Unanswered, deliver, outstanding, post_to
 from tasks.store.storage import Store
-from tests.flows.made_nights import DONE
+from tests.flows.made_nights import DONE, suite_file
 
 NOW = datetime(2026, 11, 23, 12, 0, tzinfo=UTC)
 HERE = "this-machine"
@@ -760,15 +760,8 @@ def test_a_time_that_is_none_is_refused(text: str, monkeypatch: pytest.MonkeyPat
 @pytest.fixture
 def suite(server: Server, tmp_path: Path) -> dict[str, Any]:
     """A suite that the deployment runs: its parameters."""
-    (tmp_path / "items.jsonl").write_text(json.dumps({"question": "1+1?", "answer": "2"}) + "\n")
-    benchmark = {
-        "name": "sums", "output_type": "generate_until", "dataset": "items.jsonl", "target": "{{answer}}",
-        "prompt_template": "{{question}}", "metric_list": ["exact_match"],
-        "models": [{"name": "own", "type": "demo"}],
-    }  # fmt: skip
-    (tmp_path / "sums.yaml").write_text(json.dumps(benchmark))
-    (tmp_path / "suite.yaml").write_text(json.dumps({"name": "night", "benchmarks": ["sums.yaml"]}))
-    parameters = {"suite": str(tmp_path / "suite.yaml"), "options": {"store": str(tmp_path / "store")}}
+    file = suite_file(tmp_path, items=1)
+    parameters = {"suite": str(file), "options": {"store": str(tmp_path / "store")}}
     server.deployments[0] |= {"entrypoint": "flows.suite.run_suite", "parameters": parameters}
     return parameters
 

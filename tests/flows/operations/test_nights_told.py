@@ -18,36 +18,14 @@ import pytest
 from flows.server.view import local_processes
 from tasks.history.nights import past_nights
 from tasks.store.storage import Store
+from tests.flows.made_nights import record_answers, recorded_suite
 
 ITEMS = 200
 
 
 @pytest.fixture
 def suite(tmp_path: Path) -> Path:
-    return write_suite(tmp_path)
-
-
-def write_suite(folder: Path) -> Path:
-    """A suite on recorded answers: whatever takes long in its nights is Prefect's."""
-    lines = (json.dumps({"id": str(n), "question": f"{n}+1?", "answer": str(n + 1)}) for n in range(ITEMS))
-    (folder / "items.jsonl").write_text("\n".join(lines) + "\n")
-    benchmark = {
-        "name": "sums", "output_type": "generate_until", "dataset": "items.jsonl", "target": "{{answer}}",
-        "prompt_template": "{{question}}", "metric_list": ["exact_match"],
-        "models": [{"name": "recorded", "type": "replay", "config": {"path": "said.jsonl"}}],
-    }  # fmt: skip
-    (folder / "sums.yaml").write_text(json.dumps(benchmark))
-    path = folder / "suite.yaml"
-    path.write_text(json.dumps({"name": "night", "benchmarks": ["sums.yaml"], "gate": {"margin": 0.05}}))
-    return path
-
-
-def answer(folder: Path, wrong: int) -> None:
-    rows = (
-        {"item_id": str(n), "sample_index": 0, "response": "?" if n < wrong else str(n + 1)}
-        for n in range(ITEMS)
-    )
-    (folder / "said.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return recorded_suite(tmp_path, ITEMS, margin=0.05)
 
 
 def schedule(prefect: Any, suite: Path, count: int, seconds: int = 5) -> list[str]:
@@ -89,11 +67,11 @@ def test_five_waiting_nights_run_in_the_order_in_which_they_were_due_and_tell_th
 ) -> None:
     prefect.deploy()
     prefect.automations(webhook)
-    answer(suite.parent, 0)
+    record_answers(suite.parent, ITEMS, 0)
     with prefect.worker():
         first = prefect.finished(prefect.trigger("suite/nightly", {"suite": str(suite)}))
         assert first["state_name"] == "Completed", first["state"]
-        answer(suite.parent, 100)
+        record_answers(suite.parent, ITEMS, 100)
         ids = schedule(prefect, suite, 5, ahead)
         if ahead == FAR:
             bring_forward(prefect, ids)
@@ -114,7 +92,7 @@ def test_a_run_that_a_lost_worker_left_pending_gives_its_place_back_and_is_taken
     prefect: Any, suite: Path, until: Callable[..., Any]
 ) -> None:
     prefect.deploy()
-    answer(suite.parent, 0)
+    record_answers(suite.parent, ITEMS, 0)
     run = prefect.trigger("suite/nightly", {"suite": str(suite)})
     # What a worker does before it starts a process; then it is killed.
     prefect.set_state(run, {"type": "PENDING", "name": "Pending"})
@@ -128,7 +106,7 @@ def test_a_run_that_a_lost_worker_left_pending_gives_its_place_back_and_is_taken
 def left_pending(prefect: Any, suite: Path, until: Callable[..., Any]) -> str:
     """A night whose worker was killed, with all that it had started, before the night ran."""
     prefect.deploy()
-    answer(suite.parent, 0)
+    record_answers(suite.parent, ITEMS, 0)
     nightly = prefect.ask("GET", "/deployments/name/suite/nightly")["id"]
 
     def start_with(variables: dict[str, str]) -> None:
@@ -204,7 +182,7 @@ def test_a_verdict_that_nobody_could_be_told_is_told_once_by_the_watch_after_a_r
     refusing.set()
     with prefect.worker():
         for wrong, state in ((0, "Completed"), (100, "Failed")):
-            answer(suite.parent, wrong)
+            record_answers(suite.parent, ITEMS, wrong)
             run = prefect.finished(prefect.trigger("suite/nightly", parameters), patience=400)
             assert run["state_name"] == state, run["state"]
     assert told == []
@@ -269,10 +247,10 @@ def test_a_verdict_is_told_once_whatever_the_server_goes_through(
     prefect.automations(webhook)
     parameters = {"suite": str(suite)}
     with prefect.worker(), prefect.watch():
-        answer(suite.parent, 0)
+        record_answers(suite.parent, ITEMS, 0)
         first = prefect.finished(prefect.trigger("suite/nightly", parameters), patience=400)
         assert first["state_name"] == "Completed", first["state"]
-        answer(suite.parent, 100)
+        record_answers(suite.parent, ITEMS, 100)
         run = prefect.trigger("suite/nightly", parameters)
         until(lambda: prefect.flow_run(run)["state_type"] == "RUNNING", "the night has begun")
         with trouble(prefect):
@@ -290,7 +268,7 @@ def test_twenty_nights_in_a_row_end_while_the_machine_is_busy(
 ) -> None:
     prefect.deploy()
     prefect.automations(webhook)
-    answer(suite.parent, 0)
+    record_answers(suite.parent, ITEMS, 0)
     with burners(4), prefect.worker(), prefect.watch():
         ids = schedule(prefect, suite, 20)
         ended = [prefect.finished(run, patience=900) for run in ids]

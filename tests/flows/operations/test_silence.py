@@ -1,6 +1,5 @@
 """What nobody sees is told: a night that never starts, a worker that is gone, a process that died."""
 
-import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +7,10 @@ from typing import Any
 
 import pytest
 
+from tests.flows.made_nights import record_answers, recorded_suite
 from tests.waiting import until
+
+ITEMS = 1000
 
 pytestmark = pytest.mark.nights
 
@@ -72,13 +74,13 @@ def test_a_run_whose_machine_is_gone_is_crashed_by_itself_is_told_and_can_be_ret
 def test_a_night_is_told_once_with_its_verdict_its_pairs_and_where_to_look(
     prefect: Any, told: list[dict[str, Any]], webhook: str, tmp_path: Path
 ) -> None:
-    suite = _suite(tmp_path)
+    suite = recorded_suite(tmp_path, ITEMS, margin=0.05)
     prefect.deploy()
     prefect.automations(webhook)
     ended = []
     with prefect.worker():
         for night, wrong in enumerate((0, 0, 12, 500)):
-            _answer(tmp_path, wrong)
+            record_answers(tmp_path, ITEMS, wrong)
             parameters = {"suite": str(suite), "options": {"output": str(tmp_path / f"night{night}")}}
             ended.append(prefect.finished(prefect.trigger("suite/nightly", parameters)))
     assert len(told) == 2  # by the nights themselves, before they ended
@@ -89,30 +91,3 @@ def test_a_night_is_told_once_with_its_verdict_its_pairs_and_where_to_look(
         assert (pair["benchmark"], pair["verdict"]) == ("sums", message["verdict"])
         assert run["id"] in message["url"]
         assert message["verdict"] in message["text"]
-
-
-ITEMS = 1000
-
-
-def _suite(folder: Path) -> Path:
-    lines = (
-        json.dumps({"id": str(n), "question": f"{n}+1?", "answer": str(n + 1)}) + "\n" for n in range(ITEMS)
-    )
-    (folder / "items.jsonl").write_text("".join(lines))
-    benchmark = {
-        "name": "sums", "output_type": "generate_until", "dataset": "items.jsonl", "target": "{{answer}}",
-        "prompt_template": "{{question}}", "metric_list": ["exact_match"],
-        "models": [{"name": "recorded", "type": "replay", "config": {"path": "said.jsonl"}}],
-    }  # fmt: skip
-    (folder / "sums.yaml").write_text(json.dumps(benchmark))
-    path = folder / "suite.yaml"
-    path.write_text(json.dumps({"name": "night", "benchmarks": ["sums.yaml"], "gate": {"margin": 0.05}}))
-    return path
-
-
-def _answer(folder: Path, wrong: int) -> None:
-    rows = (
-        {"item_id": str(n), "sample_index": 0, "response": "?" if n < wrong else str(n + 1)}
-        for n in range(ITEMS)
-    )
-    (folder / "said.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
