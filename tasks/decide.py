@@ -200,9 +200,8 @@ def _rows_by_place(refs: Sequence[Mapping[str, Any]], store: Store) -> dict[tupl
     """What was predicted, filter by filter, for each model and prompt, in the order of the items."""
     tables: dict[tuple[Any, ...], list[pa.Table]] = {}
     for ref in refs:
-        known = ArtifactRef(**{name: ref[name] for name in ArtifactRef.model_fields if name in ref})
         place = tuple(ref.get(name) for name in ("filter", "model_name", "prompt_template"))
-        tables.setdefault(place, []).append(store.table(known))
+        tables.setdefault(place, []).append(store.table(ArtifactRef.of(ref)))
     order = [("doc_id", "ascending"), ("sample_index", "ascending")]
     return {place: _plain(pa.concat_tables(parts)).sort_by(order) for place, parts in tables.items()}
 

@@ -66,8 +66,7 @@ class SharedAnswers:
         entries = list(_responses(manifest, model, prompt))
         found: dict[str, set[Answer]] = {}
         for entry in entries:
-            fields = {name: value for name, value in entry.items() if name in ArtifactRef.model_fields}
-            for batch in self._store.batches(ArtifactRef(**fields), _COLUMNS):
+            for batch in self._store.batches(ArtifactRef.of(entry), _COLUMNS):
                 for item, answer in _rows(batch):
                     found.setdefault(item, set()).add(answer)
         return found if entries else None

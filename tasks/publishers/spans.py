@@ -112,8 +112,7 @@ class RunSpans:
                     yield self._program(entry, place, row, came.get((row["item_id"], row["sample_index"])))
 
     def _rows(self, entry: Mapping[str, Any], columns: Sequence[str]) -> Iterator[Mapping[str, Any]]:
-        ref = ArtifactRef.model_validate({name: entry[name] for name in ArtifactRef.model_fields})
-        for batch in self.store.batches(ref, columns):
+        for batch in self.store.batches(ArtifactRef.of(entry), columns):
             yield from batch.to_pylist()
 
     def _arrivals(self, entry: Mapping[str, Any]) -> dict[tuple[str, int], float]:

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Any, Final, Self
 
 import fsspec
 import pyarrow as pa
@@ -74,6 +74,11 @@ class ArtifactRef(BaseModel):
     retryable: int = 0
     """Rows worth asking again (requests that failed for now). Above zero the reference is never served from
     a cache."""
+
+    @classmethod
+    def of(cls, entry: Mapping[str, Any]) -> Self:
+        """The reference in a manifest's entry, which says more than it does."""
+        return cls(**{name: entry[name] for name in cls.model_fields if name in entry})
 
     @property
     def keyed(self) -> str:
