@@ -177,10 +177,20 @@ def _settings(made: _Translation) -> _RunKeys:
     return _RunKeys(
         None if found is not None else phases[mode],
         None if output is None else str(output),
-        data.get("limit"),
+        _limit(made),
         given,
         found,
     )
+
+
+def _limit(made: _Translation) -> int | None:
+    """The number of items; a number may be a text, as in other keys."""
+    limit = made.source.data.get("limit")
+    if limit is None:
+        return None
+    if isinstance(limit, bool) or not str(limit).isdecimal() or int(limit) < 1:
+        raise made.refuse(("limit",), f"expected a number of items from 1, or null for all, got '{limit}'")
+    return int(limit)
 
 
 def _dataset(made: _Translation) -> None:

@@ -149,6 +149,10 @@ def test_methods_and_metrics_in_their_other_spellings(load: Any) -> None:
         ({"workflow": {"mode": "both"}}, "workflow.mode: expected inference or evaluation, got 'both'"),
         ({"inference_engine": "x.py"}, "inference_engine: engines of one's own are not called"),
         ({"evaluation_methods": [{"name": "x", "type": "custom"}]}, "evaluation_methods.0: of type custom"),
+        *(
+            ({"limit": odd}, "limit: expected a number of items from 1")
+            for odd in (0, -1, True, 1.5, "few", [5])
+        ),
         ({"colour": 1}, "c.yaml:10: colour: 'colour' is not a key here"),
     ],
 )
@@ -157,6 +161,10 @@ def test_what_cannot_be_meant_is_refused_with_its_line(load: Any, keys: dict[str
         load(**keys)
     assert "c.yaml:" in str(refused.value)
     assert "sk-abc" not in str(refused.value)
+
+
+def test_a_limit_is_a_number_of_items_or_none(load: Any) -> None:
+    assert [load(limit=given)[1].limit for given in (5, "5", None)] == [5, 5, None]
 
 
 def test_recorded_answers_of_the_inference_are_replayed(load: Any, tmp_path: Path) -> None:
