@@ -4,7 +4,8 @@
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -12,7 +13,7 @@ from urllib.parse import urlencode
 
 from tasks.comparison.runs import unpriced
 from tasks.models.tally import asked_and_reused
-from tasks.reduction.facets import facet_cell, facet_text, facet_texts, facet_words
+from tasks.reduction.facets import facet_cell, facet_texts, facet_words
 from tasks.reporting import numbers
 from tasks.reporting.diagnostics.findings import SHOWN_OF_A_KIND, Diagnostic, Example, grouped
 from tasks.reporting.numbers import RATING_COLUMNS, rating_cells, rating_effects, strongest_first
@@ -55,14 +56,19 @@ class ModelUsage:
 
 @dataclass
 class Usage:
-    """Counts by model, and the number of distinct samples, in the order in which models appear."""
+    """Counts by model, and the number of distinct samples, in the order in which models appear; ``unscored``
+    counts repeats without a score by what they lack it of and by the sample's places."""
 
     models: dict[str, ModelUsage] = field(default_factory=dict)
     items: set[str] = field(default_factory=set)
+    unscored: Counter[tuple[tuple[str, str], Place]] = field(default_factory=Counter)
 
     def add(self, sample: SampleView) -> None:
         """Takes one sample into account."""
         self.items.add(sample.item_id)
+        if lacking := {of: count for of, count in sample.unscored.items() if count}:
+            place = tuple(sample.places.items())
+            self.unscored.update({(of, place): count for of, count in lacking.items()})
         usage = self.models.setdefault(sample.model_name, ModelUsage())
         for response in sample.counted:
             usage.samples += 1
@@ -77,10 +83,30 @@ class Usage:
     def merge(self, other: "Usage") -> None:
         """Takes the samples of another pass into account."""
         self.items |= other.items
+        self.unscored.update(other.unscored)
         for name, theirs in other.models.items():
             usage = self.models.setdefault(name, ModelUsage())
             for counted in fields(ModelUsage):
                 setattr(usage, counted.name, getattr(usage, counted.name) + getattr(theirs, counted.name))
+
+    def unscored_links(self) -> Callable[[ResultRow], str | None]:
+        """The address, within the page, of a row's unscored samples; None where the page can't show just
+        these, as where answers of one item are of several groups."""
+        known: dict[tuple[str, ...], Counter[tuple[Any, ...]]] = {}
+
+        def link(row: ResultRow) -> str | None:
+            of = ("label", row.label) if row.label else ("pair", row.pair)
+            names = tuple(row.group_parts)
+            if names not in known:
+                known[names] = Counter()
+                for (lacking, place), count in self.unscored.items():
+                    known[names][lacking, *map(dict(place).get, names)] += count
+            if known[names][of, *row.group_parts.values()] != row.n_unscored:
+                return None
+            wanted = {"label": f"{row.label}:?"} if row.label else {"pair": row.pair, "outcome": "unscored"}
+            return _samples_link(**wanted, **{f"f.{name}": text for name, text in row.group_parts.items()})
+
+        return link
 
     @property
     def samples(self) -> int:
@@ -138,7 +164,7 @@ def page_context(
         "provenance": provenance(manifest),
         "manifest_text": json.dumps(manifest, indent=2, ensure_ascii=False, default=str),
         "statement": statement,
-        "unscored_link": unscored_link,
+        "unscored_link": usage.unscored_links(),
         "example_link": example_link,
         "retry": next_command(manifest, _command(manifest)),
         "results_json": {
@@ -348,13 +374,6 @@ def benchmark_name(manifest: Mapping[str, Any], rows: Sequence[ResultRow]) -> st
     """The benchmark's name, or the names of several."""
     names = dict.fromkeys(row.benchmark for row in rows)
     return ", ".join(names) or str(manifest.get("benchmark") or "Evaluation")
-
-
-def unscored_link(row: ResultRow) -> str:
-    """The address, within the page, of a row's unscored samples."""
-    others = {f"f.{name}": facet_text(value) for name, value in row.other_facets.items()}
-    unscored = {"label": f"{row.label}:?"} if row.label else {"pair": row.pair, "outcome": "unscored"}
-    return _samples_link(**unscored, **_facet_query(row.model_name, row.prompt_template), **others)
 
 
 def example_link(example: Example) -> str:

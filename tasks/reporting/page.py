@@ -29,11 +29,9 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from tasks.messages.media import REFERENCE, thumbnail
-from tasks.reduction.facets import facet_text
 from tasks.reporting import numbers
 from tasks.reporting.spans import Pattern, find_span, utf16
 from tasks.reporting.view import OWN_FACETS, ResponseView, SampleView, mean_of_scored
-from tasks.rows.parts import UNKNOWN
 from tasks.store.keys import json_bytes
 
 ASSETS: Final = Path(__file__).parent / "assets"
@@ -367,15 +365,12 @@ class SampleIndex:
         self._counts["cut"].append(sum(response.at_limit for response in sample.responses))
         self._counts["disagree"].append(int(any(_varies(scores) for scores in sample.scores.values())))
         self._counts["length"].append(sum(map(len, texts)))
-        facets = {
-            name: facet_text(UNKNOWN if value is None else value) for name, value in sample.facets.items()
-        }
-        own = zip(OWN_FACETS, (sample.model_name, sample.prompt_template), strict=True)
-        for name, text in {**dict(own), **facets}.items():
+        for name, text in sample.places.items():
             self._facets.setdefault(name, _Codes()).set(row, text)
         for pair, scores in sample.scores.items():
             self._means[pair][row] = mean_of_scored(scores)
-            self._unscored[pair][row] = sum(score is None for score in scores)
+        for (kind, name), count in sample.unscored.items():
+            (self._unscored if kind == "pair" else self._label_unscored)[name][row] = count
         for name, predictions in sample.filters.items():
             self._nothing[name][row] = sum(prediction is None for prediction in predictions)
         self._add_labels(sample, row)
@@ -384,8 +379,6 @@ class SampleIndex:
         by_label: defaultdict[str, list[float | None]] = defaultdict(list)
         for label in sample.labels:
             by_label[label.label].append(None if label.passed is None else float(label.passed))
-            unscored = self._label_unscored[label.label]
-            unscored[row] = unscored.get(row, 0) + (label.number is None)
         for name, passed in by_label.items():
             self._passed[name][row] = mean_of_scored(passed)
         for name, mean in sample.label_means.items():

@@ -30,9 +30,9 @@ from metrics.errors import NightjarError
 from tasks.messages.calls import parsed_calls
 from tasks.messages.endings import is_at_limit
 from tasks.models.records import AnswerStatus
-from tasks.reduction.facets import facet_texts, facet_words
+from tasks.reduction.facets import facet_text, facet_texts, facet_words
 from tasks.reporting import numbers
-from tasks.rows.parts import Origin, Row, item_field, locate, resolve
+from tasks.rows.parts import UNKNOWN, Origin, Row, item_field, locate, resolve
 from tasks.store.schemas import ABSENT, plain_values, row_dicts
 from tasks.store.storage import ArtifactRef, Store
 from tasks.store.thresholds import Threshold
@@ -168,6 +168,23 @@ class SampleView:
     def counted(self) -> Sequence[ResponseView]:
         """The responses that are samples: one that the recording lacks is none, except to a pair's scores."""
         return self.responses if self.scores else [one for one in self.responses if not one.absent]
+
+    @property
+    def places(self) -> dict[str, str]:
+        """What the page filters the sample by: model, prompt and facets, as text."""
+        own = dict(zip(OWN_FACETS, (self.model_name, self.prompt_template), strict=True))
+        return own | {
+            name: facet_text(UNKNOWN if value is None else value) for name, value in self.facets.items()
+        }
+
+    @property
+    def unscored(self) -> dict[tuple[str, str], int]:
+        """How many repeats have no score, by ("pair" or "label", its name)."""
+        found = {("pair", pair): sum(score is None for score in own) for pair, own in self.scores.items()}
+        for label in self.labels:
+            place = ("label", label.label)
+            found[place] = found.get(place, 0) + (label.number is None)
+        return found
 
     @property
     def label_means(self) -> dict[str, float | None]:
@@ -593,7 +610,7 @@ def _json(text: str | None) -> Any:
 
 def _facets(request: Row, origin: Origin, facets: Sequence[str]) -> dict[str, Any]:
     named = any(item_field(facet) is not None for facet in facets)
-    return item_facets(orjson.loads(request["doc_json"]) if named else {}, origin.metadata, facets)
+    return item_facets(orjson.loads(request["doc_json"]) if named else {}, origin.shared_metadata, facets)
 
 
 def item_facets(

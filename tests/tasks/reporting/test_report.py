@@ -61,7 +61,14 @@ def test_the_head_counts_each_sample_without_a_score_once_a_pair(tmp_path: Path)
         *rows("judge,number", {"a": 4}),
         *rows("judge,number", {"b": 8}, **none),
     ]
-    view = run_of(lambda: iter(()), {"benchmark": "sums"}, extra)
+    twice = {
+        "responses": [ResponseView("4")] * 2,
+        "filters": {},
+        "scores": {"exact_match,number": [None] * 2},
+    }
+    view = dataclasses.replace(
+        run(sample(facets={"topic": "a"}, **twice)), results=pa.Table.from_pylist(extra, schema=RESULTS)
+    )
     page = write_report(view, tmp_path / "r.html").path.read_text()
     assert re.search(r"<dt>unscored</dt>\s*<dd>(?:<a[^>]*>)?15<", page)
     links = re.findall(r'href="(#samples\?pair=exact_match[^"]*)"', page)
@@ -89,7 +96,8 @@ def test_facets_called_as_the_page_calls_model_and_prompt_stand_beside_these(tmp
     facets = {"Model": "small", "Prompt": "p2"}
     unscored = result("sums", "m", "p", "exact_match,number", [1.0], 1)
     unscored["facets"] = json.dumps({"model_name": "m", "prompt_template": "p", **facets})
-    view = run_of(lambda: iter([sample(facets=facets)]), {"benchmark": "sums"}, [unscored])
+    lost = sample(facets=facets, scores={"exact_match,number": [None]})
+    view = run_of(lambda: iter([lost]), {"benchmark": "sums"}, [unscored])
     page = written(view, tmp_path)
     held = {"model_name": "m", "prompt_template": "p", **facets}
     assert {name: found["values"] for name, found in page.index()["facets"].items()} == {
@@ -103,7 +111,8 @@ def test_facets_called_as_the_page_calls_model_and_prompt_stand_beside_these(tmp
 def test_a_sample_without_a_facets_value_is_listed_where_its_group_links_to(tmp_path: Path) -> None:
     unscored = result("sums", "m", "p", "exact_match,number", [1.0], 1)
     unscored["facets"] = json.dumps({"model_name": "m", "prompt_template": "p", "level": "unknown"})
-    view = run_of(lambda: iter([sample(facets={"level": None})]), {"benchmark": "sums"}, [unscored])
+    lost = sample(facets={"level": None}, scores={"exact_match,number": [None]})
+    view = run_of(lambda: iter([lost]), {"benchmark": "sums"}, [unscored])
     page = written(view, tmp_path)
     assert "f.level=unknown" in page.html
     assert page.index()["facets"]["level"] == {"values": ["unknown"], "codes": [0]}
@@ -434,3 +443,20 @@ def test_a_group_whose_facet_is_empty_has_a_name_in_the_table(tmp_path: Path) ->
     page = write_report(view, tmp_path / "report.html").path.read_text()
     assert "<td>(empty)</td>" in page
     assert '"topic":"(empty)"' in page, "the table of facets has it by this name, too"
+
+
+def test_a_count_leads_to_samples_only_where_the_page_can_show_just_these(tmp_path: Path) -> None:
+    """What came with an answer, as its temperature, tells the repeats of an item apart: no item has it."""
+    given = {"responses": [ResponseView("x")] * 2, "scores": {"em,none": [1.0, None]}}
+    samples = [SampleView(item, "m", "p", "q", facets={"topic": item}, **given) for item in "ab"]
+    rows = [
+        result("b", "m", "p", "em,none", [1.0], 1) | {"facets": json.dumps(facets), "n_unscored": count}
+        for facets, count in (({"topic": "a"}, 1), ({"metadata.temp": 0.7}, 2))
+    ]
+    view = dataclasses.replace(
+        run_of(lambda: iter(samples), {"benchmark": "b"}), results=pa.Table.from_pylist(rows, schema=RESULTS)
+    )
+    page = write_report(view, tmp_path / "report.html").path.read_text()
+    assert page.count('f.topic=a">1</a>') == 1
+    assert "metadata.temp=" not in page
+    assert re.search(r'<td class="num" data-sort="2">2</td>', page)
