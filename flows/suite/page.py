@@ -119,9 +119,11 @@ def _cell(own: Sequence[Number], headline: str, folder: Path) -> dict[str, Any] 
     verdicts = [number.pair["verdict"] for number in own if number.pair.get("verdict")]
     output = (found or own[0]).run.manifest.get("output")
     report = Path(str(output)) / "report.html"
+    shown = _shown(found) if found else _nothing(len(groups))
+    if found and len(overall) > 1:
+        shown["interval"] += f" · {found.key.facet('prompt_template')}"
     return {
-        **(_shown(found) if found else _nothing(len(groups))),
-        "prompt": found.key.facet("prompt_template") if found and len(overall) > 1 else None,
+        **shown,
         "verdict": worst_of(verdicts) if verdicts else None,
         "failed": sum(number.row["status"] == "failed" for number in own),
         "link": quote(os.path.relpath(report, folder)) if output and report.is_file() else None,
