@@ -61,7 +61,7 @@ def test_the_head_counts_each_sample_without_a_score_once_a_pair(tmp_path: Path)
         *rows("judge,number", {"a": 4}),
         *rows("judge,number", {"b": 8}, **none),
     ]
-    twice = {
+    twice: dict[str, Any] = {
         "responses": [ResponseView("4")] * 2,
         "filters": {},
         "scores": {"exact_match,number": [None] * 2},
@@ -447,7 +447,7 @@ def test_a_group_whose_facet_is_empty_has_a_name_in_the_table(tmp_path: Path) ->
 
 def test_a_count_leads_to_samples_only_where_the_page_can_show_just_these(tmp_path: Path) -> None:
     """What came with an answer, as its temperature, tells the repeats of an item apart: no item has it."""
-    given = {"responses": [ResponseView("x")] * 2, "scores": {"em,none": [1.0, None]}}
+    given: dict[str, Any] = {"responses": [ResponseView("x")] * 2, "scores": {"em,none": [1.0, None]}}
     samples = [SampleView(item, "m", "p", "q", facets={"topic": item}, **given) for item in "ab"]
     rows = [
         result("b", "m", "p", "em,none", [1.0], 1) | {"facets": json.dumps(facets), "n_unscored": count}
