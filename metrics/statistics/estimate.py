@@ -138,12 +138,13 @@ def _estimate(
 
 
 def _no_point(spread: Spread, aggregation: Aggregation) -> Spread:
-    """The spread without an interval of no width: items that are all alike say nothing of others."""
+    """The spread without an interval of no width: items that are all alike, or so many of which are that a
+    median is theirs whichever are drawn, say nothing of others."""
     apart = abs(spread.high - spread.low)
     nothing = math.isfinite(apart) and apart <= _POINT * max(abs(spread.low), abs(spread.high))
     if not nothing or aggregation.bounds[0] == aggregation.bounds[1]:
         return spread
-    said = "nothing varies in the sample, and no interval of other items is known"
+    said = "nothing varies where the number lies, and no interval of other items is known"
     return replace(
         spread, low=math.nan, high=math.nan, warning="; ".join(filter(None, (spread.warning, said)))
     )

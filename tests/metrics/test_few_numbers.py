@@ -10,6 +10,7 @@ from metrics.aggregation import build_aggregation
 from metrics.config import StatisticsConfig
 from metrics.statistics.comparison import Comparison, compare_items
 from metrics.statistics.differences import ItemColumn
+from metrics.statistics.estimate import estimate
 from metrics.statistics.gate import decide
 from metrics.statistics.unpaired import compare_unpaired
 
@@ -85,3 +86,10 @@ def test_no_gate_passes_on_few_texts_of_a_corpus_score(texts: int, passes: bool)
     said = "49 texts of a corpus score are too few to rule out a loss: it takes 50"
     assert made.too_few == (None if passes else said)
     assert (made.warning is None) is passes
+
+
+def test_a_median_that_many_items_have_is_not_said_to_be_of_items_that_are_alike() -> None:
+    grades = np.repeat([1.0, 2.0, 3.0, 4.0, 5.0], [10, 20, 40, 20, 10])
+    made = estimate(build_aggregation("median"), None, grades, None, FAST)
+    assert np.isnan(made.ci_low)
+    assert made.warning == "nothing varies where the number lies, and no interval of other items is known"
