@@ -27,11 +27,13 @@ const grouped = new Intl.NumberFormat('en-US');
 const count = (n) => grouped.format(n);
 const plural = (n, noun) => `${count(n)} ${n === 1 ? noun : `${noun}s`.replace(/([^aeiou])ys$/, '$1ies')}`;
 
+// As many digits as `numbers.decimals` gives, without the zeros at the end; what rounds to 0 has no sign.
 function score(value) {
   if (value === null || value === undefined) return 'unscored';
-  if (typeof value !== 'number') return String(value);
-  if (Number.isInteger(value)) return String(value);
-  return value.toFixed(Math.abs(value) < 10 ? 4 : 2).replace(/0+$/, '').replace(/\.$/, '');
+  if (typeof value !== 'number' || Number.isInteger(value)) return String(value);
+  const size = Math.abs(value);
+  const digits = size >= 1e-9 && size < 0.001 ? 1 - Math.floor(Math.log10(size)) : size < 10 ? 4 : 2;
+  return value.toFixed(digits).replace(/0+$/, '').replace(/\.$/, '').replace(/^-0$/, '0');
 }
 
 // A long text is shown by its beginning, with a button for the rest: a megabyte takes a browser seconds to lay out.

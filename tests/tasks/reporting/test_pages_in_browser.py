@@ -119,6 +119,13 @@ def test_recordings_load_without_an_error_or_a_request(opened: Opened, recorded:
     assert page.locator("#status").inner_text() == "5,276 samples"
 
 
+def test_a_samples_score_has_the_digits_that_the_tables_have(opened: Opened) -> None:
+    numbers = [0.00004, -0.00002, 0.123456, -1e-12, 12.3456, 1.0, 0.9996]
+    assert opened.page.evaluate("numbers => numbers.map(score)", numbers) == [
+        "0.00004", "-0.00002", "0.1235", "0", "12.35", "1", "0.9996",
+    ]  # fmt: skip
+
+
 def test_search_finds_words_phrases_and_nothing_else(opened: Opened) -> None:
     opened.ready()
     for query, found in [
