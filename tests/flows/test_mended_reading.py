@@ -29,7 +29,7 @@ def test_an_edited_decoder_takes_effect_in_the_same_store_without_a_request(
 ) -> None:
     clone = tmp_path / "clone"
     for package in ("flows", "tasks", "scorers", "metrics"):
-        shutil.copytree(PROJECT / package, clone / package, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(PROJECT / package, clone / package)  # with what is compiled
     shutil.copy(PROJECT / "pyproject.toml", clone)
     question = "Tom has 2 apples. He buys 3 bags with 6 apples each. How many apples does he have now?"
     (tmp_path / "data.jsonl").write_text(json.dumps({"question": question}) + "\n")
