@@ -71,6 +71,16 @@ class Batch:
         it."""
         return self.lacking is not None and self.lacking[row] is not None and self.predictions[row] is None
 
+    def votes(self) -> Sequence[Any]:
+        """What samples vote for in a majority: their predictions, with the calls of tools beside them where
+        the metric looks at whole answers."""
+        if self.answers is None:
+            return self.predictions
+        beside = zip(self.predictions, self.answers, strict=True)
+        return [
+            [said, answer.tool_calls] if answer and answer.tool_calls else said for said, answer in beside
+        ]
+
     def only(self, row: int) -> "Batch":
         """The row alone, of a batch of texts: ``choices`` belong to others."""
 
@@ -437,5 +447,5 @@ def score_values(
     reasons = [
         None if ok or not was else error for ok, was, error in zip(scored, batch.scored, errors, strict=True)
     ]
-    codes = np.where(batch.scored, prediction_codes(batch.predictions), NO_PREDICTION)
+    codes = np.where(batch.scored, prediction_codes(batch.votes()), NO_PREDICTION)
     return SampleScores(scores, scored, codes, reasons)

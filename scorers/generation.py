@@ -53,5 +53,6 @@ class GenerationScorer(BaseScorer):
         scores = evaluate_rows(batch, rows, lambda: metric.evaluate(references, predictions, answers=whole))
         scores = _with_lacking(scores, batch, metric)
         codes = np.full(len(batch), NO_PREDICTION, dtype=np.int64)
-        codes[rows] = prediction_codes(predictions)
+        votes = batch.votes()
+        codes[rows] = prediction_codes([votes[row] for row in chosen])
         return SampleScores(scores, batch.scored, codes, [None] * len(batch))

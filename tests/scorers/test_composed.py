@@ -223,6 +223,31 @@ def test_ensemble_sees_calls_where_a_member_does(make_batch):
     assert scores.scores.score.tolist() == [2, 1.5]
 
 
+@pytest.mark.parametrize(
+    "config", [{}, {"scorer": {"type": "ensemble", "members": [{"metric": "tool_match"}]}}]
+)
+def test_answers_vote_by_their_calls_where_the_metric_looks_at_them(make_batch, config):
+    def answer(text, *cities):
+        return Answer(text, [{"name": "weather", "arguments": {"city": city}} for city in cities], [], [])
+
+    answers = [
+        answer("", "Rome"),
+        answer("", "Oslo"),
+        answer("", "Oslo"),
+        answer(""),
+        answer("", "Oslo", "Rome"),
+    ]
+    reference = [{"name": "weather", "arguments": {"city": "Rome"}}]
+    batch = replace(make_batch([""] * 5, [reference] * 5), answers=answers)
+    scorer = build_scorer(ScoringConfig.model_validate({"metric_list": ["tool_match"], **config}), None)
+    for metric in scorer.get_metrics("none"):
+        scored = scorer.score(batch, metric)
+        assert scored.scores.score.tolist() == [1, 0, 0, 0, 0]
+        codes = scored.codes.tolist()
+        assert codes[1] == codes[2]
+        assert len(set(codes)) == 4
+
+
 def test_ensemble_is_better_when_lower_where_its_members_are():
     listed = {"metric": "ensemble", "reduction": ["max"]}
     for config in ({}, {"metric_list": [listed]}):
