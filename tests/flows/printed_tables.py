@@ -39,7 +39,7 @@ def run(name: str, right: int) -> ComparedRun:
     items = ItemGroup(names, names, None, value, value[:, None], None, np.ones(300, dtype=bool))
     row = result(
         benchmark="my_benchmark", filter="last-number", reduction="mean", value=right / 300, ci_low=0.2815,
-        ci_high=0.3885, facets='{"model_name": "qwen"}',
+        ci_high=0.3885, facets='{"model_name": "qwen"}', model_name="qwen", prompt_template=None,
     )  # fmt: skip
     return ComparedRun(name, {key: items}, (row,))
 

@@ -124,7 +124,7 @@ def test_an_empty_field_is_no_prefix_and_no_description(tmp_path: Path):
         "fewshot_split: test\ndoc_to_text: q\ndoc_to_target: a\ngen_prefix: lead\ndescription: said\n"
         "num_fewshot: 1\nfewshot_config: {sampler: first_n}\noutput_type: generate_until\n"
     )
-    config = translate(tmp_path / "task.yaml")
+    config = translate(select(["t"], [tmp_path]).benchmarks["t"])
     mine = HarnessBenchmark(config["harness"], config["base_dir"], "t")
     prompts = [rendered.prompts[0] for rendered in mine.render("default", mine.items())]
     assert prompts[:3] == ["q1 a1\n\nq0 It is", "q0 It is a0\n\nq1", "q0 It is a0\n\nq2 It is"]
