@@ -543,21 +543,24 @@ class GradingModel:
 def grading_models(config: ScorerConfig | None) -> tuple[GradingModel, ...]:
     """Every model that the scorer asks, wherever in an ensemble it stands, each with each sampling once."""
     models: list[GradingModel] = []
-    for model in every_grading_model(config):
+    for *_, model in placed_grading_models(config):
         if model not in models:
             models.append(model)
     return tuple(models)
 
 
-def every_grading_model(config: ScorerConfig | None) -> Iterator[GradingModel]:
-    """As ``grading_models``, each as often as it is named."""
+def placed_grading_models(
+    config: ScorerConfig | None, at: tuple[str | int, ...] = ()
+) -> Iterator[tuple[tuple[str | int, ...], tuple[str | int, ...], GradingModel]]:
+    """As ``grading_models``, each as often as it is named: the place of its scorer, where ``at`` is that of
+    ``config``, and its own place below that."""
     if isinstance(config, JudgeConfig | ArenaConfig):
-        for judge in config.judges:
-            yield GradingModel(judge.name, judge.entry, config.sample_params)
+        for index, judge in enumerate(config.judges):
+            yield at, ("judges", index), GradingModel(judge.name, judge.entry, config.sample_params)
     elif isinstance(config, RewardModelConfig) and config.model is not None:
         given = {} if isinstance(config.model, str) else config.model
         entry = {key: value for key, value in given.items() if key != "name"}
-        yield GradingModel(config.model_name, entry, config.sample_params)
+        yield at, ("model",), GradingModel(config.model_name, entry, config.sample_params)
     elif isinstance(config, EnsembleConfig):
-        for member in config.members:
-            yield from every_grading_model(member.scorer)
+        for index, member in enumerate(config.members):
+            yield from placed_grading_models(member.scorer, (*at, "members", index, "scorer"))

@@ -25,18 +25,14 @@ from metrics.config import MetricConfig
 from metrics.errors import ConfigError, NightjarError
 from metrics.types import Resolve
 from scorers.config import (
-    ArenaConfig,
-    EnsembleConfig,
     FilterConfig,
     GradingModel,
-    RewardModelConfig,
     UserScorerConfig,
-    every_grading_model,
     grading_models,
+    placed_grading_models,
 )
 from scorers.factory import build_scorer
 from scorers.filters import FilterPipeline
-from scorers.judge.config import JudgeConfig
 from scorers.metric_lists import SCORER_METRICS, refuse_without_scorer
 from tasks.benchmarks.config import PromptTemplate, SimulatedUser, template_texts
 from tasks.benchmarks.native import NativeBenchmark
@@ -420,7 +416,7 @@ def asked_model_problems(config: EvalConfig, resolve: Resolve) -> Iterator[Probl
     """Judges, reward models and simulated users: by name each is an entry of ``models``, else one of its own,
     whose keys and sampling parameters no schema of the scorer's knows."""
     known = [model.name for model in config.models]
-    for location, sampled, grader in (*_asked(config.scorer, ("scorer",)), *_speaks(config.turns)):
+    for location, sampled, grader in _asked(config):
         if not grader.entry and grader.name not in known:
             yield Problem(
                 location,
@@ -445,25 +441,13 @@ def _refused(model: type[BaseModel], given: dict[str, Any], at: Location) -> Ite
     yield from (Problem((*at, *place), said) for place, said in problems)
 
 
-def _asked(scorer: object, at: Location) -> Iterator[tuple[Location, Location, GradingModel]]:
-    """Each model that a scorer asks, with the places of its entry and of how it is sampled."""
-    if isinstance(scorer, JudgeConfig | ArenaConfig):
-        places: list[Location] = [("judges", index) for index in range(len(scorer.judges))]
-    elif isinstance(scorer, RewardModelConfig):
-        places = [("model",)]
-    elif isinstance(scorer, EnsembleConfig):
-        for index, member in enumerate(scorer.members):
-            yield from _asked(member.scorer, (*at, "members", index, "scorer"))
-        return
-    else:
-        return
-    for place, grader in zip(places, every_grading_model(scorer), strict=False):
-        yield (*at, *place), (*at, "sample_params"), grader
-
-
-def _speaks(turns: object) -> Iterator[tuple[Location, Location, GradingModel]]:
-    if isinstance(turns, SimulatedUser):
-        yield ("turns", "model"), ("turns", "sample_params"), turns.asked
+def _asked(config: EvalConfig) -> Iterator[tuple[Location, Location, GradingModel]]:
+    """Each model that the scorer asks, and the one that speaks for the user, with the places of its entry and
+    of how it is sampled."""
+    for scorer, own, grader in placed_grading_models(config.scorer, ("scorer",)):
+        yield (*scorer, *own), (*scorer, "sample_params"), grader
+    if isinstance(config.turns, SimulatedUser):
+        yield ("turns", "model"), ("turns", "sample_params"), config.turns.asked
 
 
 def price_problems(config: EvalConfig, resolve: Resolve) -> Iterator[Problem]:

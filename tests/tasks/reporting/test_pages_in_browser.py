@@ -22,6 +22,7 @@ import pyarrow as pa
 import pytest
 from PIL import Image, ImageDraw
 
+from tasks.reporting import numbers as numbers_of_tables
 from tasks.reporting.compare import PairView, write_compare_report
 from tasks.reporting.night import write_night
 from tasks.reporting.overview import ROWS, write_index
@@ -124,6 +125,7 @@ def test_a_samples_score_has_the_digits_that_the_tables_have(browser: Any) -> No
     numbers = [0.00004, -0.00002, 0.123456, -1e-12, 12.3456, 1.0, 0.9996]
     shown = page.evaluate(f"numbers => {{ {read_asset('dom.js')}\n return numbers.map(score); }}", numbers)
     assert shown == ["0.00004", "-0.00002", "0.1235", "0", "12.35", "1", "0.9996"]
+    assert shown == [numbers_of_tables.number(value).rstrip("0").rstrip(".") or "0" for value in numbers]
     page.close()
 
 
