@@ -47,8 +47,8 @@ def deploy_command(
         print(f"registered suite/{name}: {cron} {timezone}")
         for other in others_of(suite.resolve(), name):
             print(
-                f"suite/{other} runs this suite as well, on a schedule of its own; if {name} replaces it, "
-                "delete it on its page"
+                f"suite/{other} runs this suite too, on its own schedule; if suite/{name} replaces it, "
+                f"delete suite/{other} on its page"
             )
         print(f"Prefect: {link(f'{ui}/deployments/deployment/{deployment}')}")
     print(f"a worker of the pool '{POOL}' runs it: make worker starts one")

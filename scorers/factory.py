@@ -214,8 +214,8 @@ def _direction(members: Sequence[WeightedScorer]) -> bool | None:
         sides.setdefault(metric.aggregation.items_better_up(metric.higher_is_better), metric.name)
     if len(sides) > 1:
         raise ConfigError(
-            f"ensemble: {sides[True]!r} is better when higher, and {sides[False]!r} when lower: their sum "
-            "says nothing; take members of one direction, or say higher_is_better of a member's metric"
+            f"ensemble: {sides[True]!r} is better when higher, and {sides[False]!r} when lower: their mean "
+            "has no direction; choose members of one direction, or set higher_is_better of a member's metric"
         )
     return False if False in sides else None
 

@@ -102,11 +102,11 @@ def test_a_suite_is_registered_with_its_schedule_and_replaced(
     assert found["parameters"] == {"suite": str(tmp_path / "x" / "suite.yaml")}
     assert found["work_pool_name"] == "local"
     assert found["concurrency_options"]["collision_strategy"] == "ENQUEUE"
-    assert "runs this suite as well" not in capfd.readouterr().out
+    assert "runs this suite too" not in capfd.readouterr().out
 
     with as_new_process(own(home), ["flows.deploy"]), pytest.raises(SystemExit):
         deploy([*given, "--name", "renamed"])
-    assert "suite/x_nightly runs this suite as well" in capfd.readouterr().out
+    assert "suite/x_nightly runs this suite too" in capfd.readouterr().out
 
 
 @pytest.mark.parametrize(
