@@ -14,8 +14,8 @@ checkpoints, two prompts) and does not hold their samples apart.
 """
 
 import json
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import blake2b
@@ -260,9 +260,10 @@ Means = Mapping[ScoredBy, float | None]
 
 @dataclass
 class ScannedRun:
-    """The samples of one run as keys and mean scores by pair and by label, by position."""
+    """The samples of one run as keys, places and mean scores by pair and by label, by position."""
 
     keys: list[SampleKey] = field(default_factory=list)
+    places: list[Mapping[str, str]] = field(default_factory=list)
     means: list[Means] = field(default_factory=list)
     failed: list[bool] = field(default_factory=list)
     responses: list[int] = field(default_factory=list)
@@ -274,6 +275,7 @@ class ScannedRun:
         for sample in samples:
             item = sample.item_digest or sample.item_id
             run.keys.append((item, sample.model_name, sample.prompt_template))
+            run.places.append(sample.places)
             by_pair = {pair: mean_of_scored(scores) for pair, scores in sample.scores.items()}
             run.means.append(
                 {("pair", pair): mean for pair, mean in by_pair.items()}
@@ -352,6 +354,34 @@ def choose_pairs(
         f"others (seed {limits.seed}). Differences and counts are those of all samples."
     )
     return [pairs[index] for index in sorted(chosen)], statement
+
+
+def shown_counts(
+    shown: Sequence[PairedSample], base: ScannedRun, candidate: ScannedRun
+) -> Callable[["PairView", str], int]:
+    """How many samples the page shows as a row's "better" or "worse" ones."""
+    known: dict[tuple[str, ...], Counter[tuple[Any, ...]]] = {}
+
+    def moved(facets: Iterable[str]) -> Iterator[tuple[Any, ...]]:
+        for pair in shown:
+            if pair.base is None or pair.candidate is None:
+                continue
+            before, after = base.means[pair.base], candidate.means[pair.candidate]
+            place = tuple(map(base.places[pair.base].get, facets))
+            for of in before.keys() & after.keys():
+                old, new = before[of], after[of]
+                if old is not None and new is not None and old != new:
+                    yield of, new > old, *place
+
+    def count(row: "PairView", outcome: str) -> int:
+        facets = tuple(row.facets)
+        if facets not in known:
+            known[facets] = Counter(moved(facets))
+        of: ScoredBy = ("pair", row.name) if row.label is None else ("label", row.label)
+        higher = (outcome == "better") == (row.label is not None or row.items_better_up)
+        return known[facets][of, higher, *row.facets.values()]
+
+    return count
 
 
 def _decisive(base: ScannedRun, candidate: ScannedRun) -> set[ScoredBy]:
@@ -486,6 +516,7 @@ def write_compare_report(
         **_head(base, candidate, names),
         "verdict": verdict,
         "compared": compared,
+        "shown_counts": shown_counts(shown, *scanned),
         "plots": differences(compared),
         "n_flipped": sum(pair.flipped for pair in pairs),
         "n_pairs": sum(pair.base is not None and pair.candidate is not None for pair in pairs),

@@ -132,9 +132,8 @@ class Browser {
       if (name === 'item') tests.push((row) => index.item[row] === value);
       if (!name.startsWith('f.')) continue;
       const facet = index.facets[name.slice(2)];
-      if (!facet) continue;
-      const code = facet.values.indexOf(value);
-      tests.push((row) => facet.codes[row] === code);
+      const code = facet?.values.indexOf(value) ?? -1;
+      tests.push((row) => code >= 0 && facet.codes[row] === code);
     }
     return [...tests, ...this.view.tests(index, this.query)];
   }

@@ -211,7 +211,9 @@ def test_wins_and_losses_lead_to_the_samples_of_their_group(tmp_path: Path) -> N
         PairView("em,none", *numbers, wins=1, facets={"model_name": "a/b", "item.topic": "x & y"}),
         PairView("em,none", *numbers, wins=1),
     ]
-    text = write_compare_report(run(), run(), pairs, tmp_path / "c.html").path.read_text()
+    own: dict[str, Any] = {"model_name": "a/b", "facets": {"item.topic": "x & y"}}
+    base, candidate = run(sample("1", 0.0, **own)), run(sample("1", 1.0, **own))
+    text = write_compare_report(base, candidate, pairs, tmp_path / "c.html").path.read_text()
     group = "&amp;f.model_name=a%2Fb&amp;f.item.topic=x+%26+y"
     for outcome in ("better", "worse"):
         for facets in (group, ""):
@@ -221,13 +223,41 @@ def test_wins_and_losses_lead_to_the_samples_of_their_group(tmp_path: Path) -> N
 def test_counts_lead_to_samples_only_where_these_are_counted_alike(tmp_path: Path) -> None:
     numbers = (0.2, 0.3, 0.1, 0.05, 0.15)
     pairs = [
-        PairView("pass_rate,none", *numbers, wins=7, label="is ok"),
+        PairView("pass_rate,none", *numbers, wins=1, label="is ok"),
         PairView("pass@2(em),none", *numbers, wins=8, losses=9, by_mean=False),
     ]
-    text = write_compare_report(run(), run(), pairs, tmp_path / "c.html").path.read_text()
-    assert '<a href="#samples?label=is+ok&amp;outcome=better">7</a>' in text
+    passed = [sample("1", labels=[LabelView("is ok", 0, right, float(right))]) for right in (False, True)]
+    text = write_compare_report(*map(run, passed), pairs, tmp_path / "c.html").path.read_text()
+    assert '<a href="#samples?label=is+ok&amp;outcome=better">1</a>' in text
     assert '<td class="num" data-sort="8">8</td>' in text
     assert '<td class="num" data-sort="9">9</td>' in text
+
+
+def test_counts_of_groups_that_tell_the_answers_to_one_item_apart_lead_nowhere(tmp_path: Path) -> None:
+    base = run(sample("1", scores={"em,none": [0.0, 1.0]}), sample("2", scores={"em,none": [1.0, 1.0]}))
+    candidate = run(sample("1", scores={"em,none": [1.0, 1.0]}), sample("2", scores={"em,none": [0.0, 1.0]}))
+    pairs = [
+        PairView("em,none", 0.5, 0.5, 0.0, wins=1, losses=1, facets={"sample_index": "0"}),
+        PairView("em,none", 0.75, 0.75, 0.0, wins=1, losses=1),
+    ]
+    text = write_compare_report(base, candidate, pairs, tmp_path / "c.html").path.read_text()
+    assert "f.sample_index" not in text
+    assert '<a href="#samples?pair=em%2Cnone&amp;outcome=worse">1</a>' in text
+
+
+def test_counts_lead_to_no_choice_of_their_samples(tmp_path: Path) -> None:
+    """Beyond the limit BLEUs that moved are shown only by chance where another score tells what changed."""
+    samples = [sample(str(n), scores={"em,none": [1.0], "bleu,none": [40.0 + n]}) for n in range(20)]
+    moved = [sample(str(n), scores={"em,none": [1.0], "bleu,none": [41.0 + n]}) for n in range(20)]
+
+    def view(own: list[SampleView]) -> RunView:
+        return RunView({"benchmark": "b"}, results(row("m", 50.0)), lambda: iter(own))
+
+    pairs = [PairView("bleu,none", 50.0, 51.0, 1.0, wins=20)]
+    for limit, linked in ((100, True), (10, False)):
+        path = tmp_path / f"{limit}.html"
+        write_compare_report(view(samples), view(moved), pairs, path, limits=PageLimits(samples=limit))
+        assert ("outcome=better" in path.read_text().split("<script")[0]) is linked
 
 
 def test_the_page_orders_items_by_their_own_numbers(tmp_path: Path) -> None:
