@@ -98,11 +98,12 @@ class InferSetup(Unkeyed):
         """Whether the model is asked by batches."""
         return self.model.by_batch
 
-    def asker(self, key: str) -> str:
-        """The name of the inference under a key in this attempt at the run: what asks, whichever process
-        does."""
+    def asker(self, key: str, step: str) -> str:
+        """The name of a step's inference under a key in this attempt at the run: what asks, whichever process
+        does. Steps that ask the same, a judge behind two filters say, have one key."""
         account = self.account or uuid.uuid4().hex
-        return asker_of(self.lookup.run or account, digest({"account": account, "infer": key}))
+        own = digest({"account": account, "infer": key, "step": step})
+        return asker_of(self.lookup.run or account, own)
 
     def options(
         self,
@@ -181,9 +182,9 @@ def infer(
         if setup.running is not None:
             progress = stack.enter_context(setup.running.watching(progress))
         options = setup.options(workspace, server.server, batched)
-        asker = setup.asker(workspace.key)
+        asker = setup.asker(workspace.key, step.name)
         # A retry, with an asker of its own, takes the place of what it tries again.
-        spent = stack.enter_context(_spent_by(asker, (setup.run_id or asker, workspace.key)))
+        spent = stack.enter_context(_spent_by(asker, (setup.run_id or asker, workspace.key, step.name)))
         for attempt in range(REPAIRS + 1):
             options = replace(options, asker=asker, counted=frozenset(spent.askers))
             responded = respond(setup.model, store.batches(requests), AnswerStore(store), options, progress)
@@ -213,7 +214,7 @@ class Spent:
 
 
 @contextmanager
-def _spent_by(asker: str, inference: tuple[str, str]) -> Iterator[Spent]:
+def _spent_by(asker: str, inference: tuple[str, ...]) -> Iterator[Spent]:
     """What earlier tries at an inference have asked in this process, for the block that tries again. Where it
     fails, its error says what all of them have."""
     spent = _spent.get(inference, Spent())
@@ -231,7 +232,7 @@ def _spent_by(asker: str, inference: tuple[str, str]) -> Iterator[Spent]:
     _spent.pop(inference, None)
 
 
-_spent: OrderedDict[tuple[str, str], Spent] = OrderedDict()
+_spent: OrderedDict[tuple[str, ...], Spent] = OrderedDict()
 
 
 def recorded_answers(setup: InferSetup, requests: ArtifactRef, workspace: Workspace) -> Answered:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,8 +49,10 @@ class Judge:
     base_url: str = ""
     asked: list[str] = field(default_factory=list)
     seen: int = 0
+    seconds: float = 0.0
 
     def reply(self, prompt: str) -> str:
+        time.sleep(self.seconds)
         first = prompt not in self.asked
         self.asked.append(prompt)
         if first and any(text in prompt for text in self.mumbles):
@@ -207,6 +210,23 @@ def test_unreadable_verdicts_are_unscored_and_only_they_are_asked_again(
         row["value"] for row in second.document["results"]
     ]
     assert sum(counts["computed"] for counts in third.document["steps"].values()) == 0
+
+
+def test_a_judge_behind_two_filters_that_ask_the_same_counts_once(
+    evaluate: Evaluate, judge: Judge, tmp_path: Path
+) -> None:
+    """Its two steps have one key, and go on beside each other: each took all answers for its own."""
+    judge.mumbles, judge.seconds = (), 0.05
+    config = json.loads(judged_config(tmp_path, judge.base_url).read_text())
+    del config["scorer"]["calibration"]
+    config["filter_list"] = [{"name": "one"}, {"name": "two", "filter": ["strip"]}]
+    config["scorer"]["judges"][0]["config"]["max_concurrency"] = 1
+    path = tmp_path / "twice.yaml"
+    path.write_text(json.dumps(config))
+    assert evaluate(path, "--limit", str(ITEMS)).code == 0
+    assert len(judge.asked) == ITEMS
+    counts = json.loads((tmp_path / "out" / "manifest.json").read_text())["judges"]["judge"]
+    assert (counts["sent"], counts["cached"], counts["total_tokens"]) == (ITEMS, ITEMS, 7 * ITEMS)
 
 
 def test_unreadable_verdicts_are_asked_again_beside_a_request_that_always_fails(
