@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
     from flows.config.load import ChosenConfigs, CommandInputs
     from flows.config.schema import EvalConfig
-    from flows.eval.ahead import ReadingBeside
     from flows.eval.session import SessionOptions
 
 
@@ -188,17 +187,13 @@ def evaluate_command(
         _print(_one_or_many(plans), as_json)
         stopped = any(plan["refused"] or (plan["failures"] and not force) for plan in plans)
         raise typer.Exit(REFUSED if stopped else 0)
-    from flows.eval.ahead import read_beside
-
     own_options = list(_own_options(chosen, options, phase))
-    may_stop = options.against is not None and options.against.gate.stop is not None
-    reading = None if may_stop else read_beside(*own_options[0], inputs.overrides)  # reads in their order
     if not may_fork():
         prepare(workers or 1)
     from flows.eval.session import SessionOptions
 
     session = SessionOptions(task_runner, as_json, inputs.overrides, force)
-    raise typer.Exit(_run_all(chosen, own_options, session, options.output, reading))
+    raise typer.Exit(_run_all(chosen, own_options, session, options.output))
 
 
 def _check_without_data(inputs: "CommandInputs", dry_run: bool, show_prompts: int | None) -> None:
@@ -239,13 +234,12 @@ def _run_all(
     own_options: Sequence[tuple["EvalConfig", RunOptions]],
     session: "SessionOptions",
     output: str | None,
-    reading: "ReadingBeside | None",
 ) -> int:
     """Runs one evaluation after the other and shows them; the exit code is the worst of them."""
     from flows.eval.session import print_together
     from flows.eval.together import run_together, write_harness_files
 
-    code, ran = run_together(chosen, own_options, session, reading)
+    code, ran = run_together(chosen, own_options, session)
     written = write_harness_files(chosen, ran, output)
     documents = [document for _, document in ran]
     if session.quiet:

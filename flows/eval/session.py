@@ -29,7 +29,7 @@ from flows.command_line import FAILED, INTERRUPTED, clear_status, status, typed_
 from flows.config.checks import MissingReferences, check_templates
 from flows.config.files import kept_outputs
 from flows.config.schema import FAILED_REQUESTS, EvalConfig, Phase, RunOptions
-from flows.eval.ahead import CheckedDataset, ReadingBeside, check_dataset
+from flows.eval.ahead import CheckedDataset, check_dataset
 from flows.eval.flow import evaluate
 from flows.eval.publishing import Evaluation
 from flows.eval.run import check_servers, forecast_servers
@@ -53,7 +53,7 @@ from tasks.load import keep_ahead, load
 from tasks.models.tally import asked_and_reused
 from tasks.preflight import Checks, check_ahead, survey, try_item
 from tasks.processes.endings import ending_all, interrupted
-from tasks.processes.workers import WorkerDied, cores, import_stages, prepare
+from tasks.processes.workers import cores, prepare
 from tasks.reporting import numbers
 from tasks.reporting.diagnostics.findings import Diagnostic, Example
 from tasks.reporting.progress import ProgressBoard, open_board
@@ -86,14 +86,8 @@ class SessionOptions:
     """Whether a run starts although pairs of it are known to fail."""
 
 
-def checked_options(
-    config: EvalConfig,
-    options: RunOptions,
-    session: SessionOptions,
-    reading: ReadingBeside | None = None,
-) -> RunOptions:
-    """The options of a run in this process with every default decided, once its checks have passed;
-    ``reading`` is its dataset's, where a process of its own has begun with it.
+def checked_options(config: EvalConfig, options: RunOptions, session: SessionOptions) -> RunOptions:
+    """The options of a run in this process with every default decided, once its checks have passed.
 
     Raises NightjarError, before a flow run exists, for whatever can't work as far as the first seconds tell.
     """
@@ -102,7 +96,7 @@ def checked_options(
     complete = _complete(config, options).model_copy(update={"command": command})
     _flow_on(session.task_runner)
     check_servers(config)
-    check_run(config, complete, session, reading)
+    check_run(config, complete, session)
     return complete
 
 
@@ -156,12 +150,7 @@ def _flow_on(name: str) -> Flow[..., Coroutine[Any, Any, Any]]:
     return evaluate.with_options(task_runner=task_runner_named(name))
 
 
-def check_run(
-    config: EvalConfig,
-    options: RunOptions,
-    session: SessionOptions,
-    reading: ReadingBeside | None = None,
-) -> Plan:
+def check_run(config: EvalConfig, options: RunOptions, session: SessionOptions) -> Plan:
     """Checks output folder, store, dataset, endpoints and keys of a run, and tries its pairs on the first
     item; raises NightjarError."""
     for reason in _unwritable("--output", Path(str(options.output))):
@@ -173,7 +162,7 @@ def check_run(
         raise ConfigError("no checkpoint is new: all that match were evaluated before (checkpoints.new_only)")
     _check_refresh(plan, options)
     workspace(options).open().check_writable()
-    unanswerable = _take_dataset(plan, options, session, reading)
+    unanswerable = _take_dataset(plan, options, session)
     lacking = unanswered(plan, workspace(options), options.phase)
     refuse_unanswered(options, lacking.names)
     open_pairs = unscored(plan, workspace(options), lacking, options.phase)
@@ -278,21 +267,12 @@ def _check_refresh(plan: Plan, options: RunOptions) -> None:
             )
 
 
-def _take_dataset(
-    plan: Plan,
-    options: RunOptions,
-    session: SessionOptions,
-    reading: ReadingBeside | None,
-) -> MissingReferences | None:
+def _take_dataset(plan: Plan, options: RunOptions, session: SessionOptions) -> MissingReferences | None:
     """As ``_check_dataset``; the run that follows in this process need not read again, and has processes."""
     prepare_for = partial(_prepare_for, options=options, session=session)
-    dataset = _check_dataset(plan, options, session.overrides, reading, prepare_for)
+    dataset = _check_dataset(plan, options, session.overrides, prepare_for)
     if dataset.rows is not None:
         keep_ahead(plan.load, dataset.rows, dataset.held)
-    if dataset.recordings:
-        from tasks.models.providers.recordings import keep_recordings
-
-        keep_recordings(dataset.recordings)
     prepare_for(dataset.count)
     return dataset.missing
 
@@ -301,25 +281,16 @@ def _check_dataset(
     plan: Plan,
     options: RunOptions,
     overrides: tuple[str, ...],
-    reading: ReadingBeside | None = None,
     seen: Callable[[int], None] | None = None,
 ) -> CheckedDataset:
     """Reads the items that the run will take, all of them unless they were read before: a line that can't be
-    used is refused now and not in the flow. ``reading``: another process has begun to."""
+    used is refused now and not in the flow."""
     setup = plan.load.setup
     if peek(load, plan.load, workspace=workspace(options)) is not None:
-        if reading is not None:
-            reading.close()
         first = next(setup.selection.of(open_benchmark(setup.benchmark).items()), None)
         if first is not None:
             check_templates(plan.config, first, overrides)
         return CheckedDataset(None, 0, 0, None)
-    if reading is not None:
-        import_stages()  # beside the reading
-        with suppress(WorkerDied):  # whatever ended it, what it read can be read here
-            read = reading.result()
-            if read.digest == plan.load.identity["dataset"]:  # else the file was written since
-                return read
     return check_dataset(plan.config, setup.benchmark, setup.selection, overrides, seen)
 
 

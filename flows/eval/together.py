@@ -14,7 +14,6 @@ from metrics.errors import ConfigError
 from tasks.processes.garbage import freeze_imports
 
 if TYPE_CHECKING:
-    from flows.eval.ahead import ReadingBeside
     from flows.eval.session import SessionOptions
     from tasks.benchmarks.lm_eval.about import HarnessCommand
 
@@ -25,12 +24,10 @@ def run_together(
     chosen: ChosenConfigs,
     own_options: Sequence[tuple[EvalConfig, RunOptions]],
     session: "SessionOptions",
-    reading: "ReadingBeside | None" = None,
 ) -> tuple[int, list[tuple[EvalConfig, Document]]]:
     """Runs each evaluation with its options: the exit code, and the document of ``--json`` of each that ran.
 
-    ``reading`` is that of the first one's dataset. Raises NightjarError for what can't work; under
-    ``session.force`` only where nothing else is left to run.
+    Raises NightjarError for what can't work; under ``session.force`` only where nothing else is left to run.
     """
     from flows.eval.session import checked_options, run_evaluation
 
@@ -41,11 +38,10 @@ def run_together(
     # All of them before the first: an evaluation of hours should not end in the refusal of the next.
     alone = len(own_options) + len(refused) == 1 or not session.force
     checked: list[tuple[EvalConfig, RunOptions]] = []
-    for number, (config, own) in enumerate(own_options):
+    for config, own in own_options:
         before = len(refused)
         with left_out(config.name, None if alone else refused):
-            of_first = reading if number == 0 else None
-            checked.append((config, checked_options(config, own, session, of_first)))
+            checked.append((config, checked_options(config, own, session)))
         for one in refused[before:]:
             _tell(one)
     raise_if_alone(checked, refused)

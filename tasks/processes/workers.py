@@ -23,8 +23,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
 from importlib import import_module
 from multiprocessing import forkserver, resource_tracker
-from multiprocessing.connection import Connection
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from tasks.processes.garbage import collect_rarely, freeze_imports
 from tasks.usercode.load import has_loaded
@@ -223,40 +222,6 @@ def _known_threads() -> Iterator[None]:
         yield
 
 
-T = TypeVar("T")
-
-
-class ForkedCall(Generic[T]):
-    """A function that a copy of this process computes, beside what this one does. See ``may_fork``."""
-
-    def __init__(self, function: Callable[..., T], *args: Any) -> None:
-        context = multiprocessing.get_context("fork")
-        self._replies, replies = context.Pipe(duplex=False)
-        self._process = context.Process(target=_reply, args=(replies, function, args), daemon=True)
-        with _known_threads():
-            self._process.start()
-        replies.close()
-
-    def result(self) -> T:
-        """What it returned, or raises what it raised; WorkerDied where the process did."""
-        try:
-            kind, value = pickle.loads(self._replies.recv_bytes())
-        except EOFError as error:
-            raise WorkerDied("a process ended before it had replied") from error
-        finally:
-            self.close()
-        if kind == "raised":
-            raise value
-        returned: T = value
-        return returned
-
-    def close(self) -> None:
-        """Ends the process, whatever it is doing."""
-        self._process.terminate()
-        self._process.join()
-        self._replies.close()
-
-
 def working(count: int) -> AbstractContextManager[Workers]:
     """Has steps computed by up to ``count`` processes inside the block; they end with the last block."""
     return _shared.lent(count)
@@ -347,25 +312,11 @@ def _end_with_the_run() -> None:
 def reply_to(call: bytes) -> bytes:
     """What a function returned or raised, as bytes that can be read where it is not known."""
     module, name, args, kwargs = pickle.loads(call)
-
-    def called() -> Any:
+    try:
         function = getattr(import_module(module), name)
         if hasattr(function, "fn"):  # a stage's task: what it computes, without its records
             function = function.fn.__wrapped__
-        return function(*args, **kwargs)
-
-    return _replied(called)
-
-
-def _reply(replies: Connection, function: Callable[..., Any], args: Sequence[Any]) -> None:
-    exit_with_parent()
-    with suppress(BrokenPipeError):  # nobody waits any more
-        replies.send_bytes(_replied(lambda: function(*args)))
-
-
-def _replied(work: Callable[[], Any]) -> bytes:
-    try:
-        reply = "returned", work()
+        reply = "returned", function(*args, **kwargs)
     except Exception as error:
         reply = "raised", _portable(error)
     return pickle.dumps(reply)

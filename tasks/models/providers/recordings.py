@@ -118,13 +118,6 @@ class RecordingFile:
         place = f"{self.path}: {self._source.unit} {number}"
         return RecordedRow(self._source.row(int(self._positions[at])), place, number)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_ordered"}
-
-    def __setstate__(self, state: Mapping[str, Any]) -> None:
-        vars(self).update(state)
-        self._ordered = self._hashes.data
-
     def _index(self, by_metadata: bool = False) -> bool:
         """Whether the index can be used: rows that tell their prompts apart ``by_metadata`` need one so."""
         hashes: list[int] = []
@@ -245,9 +238,6 @@ class LinesSource:
 
     unit = "line"
 
-    def __reduce__(self) -> tuple[type["LinesSource"], tuple[Path]]:
-        return LinesSource, (self._path,)
-
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock = threading.Lock()
@@ -294,9 +284,6 @@ class ParquetSource:
 
     unit = "row"
 
-    def __reduce__(self) -> tuple[type["ParquetSource"], tuple[Path]]:
-        return ParquetSource, (self._path,)
-
     def __init__(self, path: Path) -> None:
         self._path = path
         try:
@@ -332,8 +319,7 @@ class ParquetSource:
         return rows[0]
 
 
-Version = tuple[str, int, int]
-_open: "OrderedDict[Version, RecordingFile]" = OrderedDict()
+_open: "OrderedDict[tuple[str, int, int], RecordingFile]" = OrderedDict()
 _open_lock = threading.Lock()
 
 
@@ -357,15 +343,3 @@ def recording_file(path: Path) -> RecordingFile:
             while len(_open) > OPEN_GROUPS:
                 _open.popitem(last=False)
         return _open[version]
-
-
-def open_recordings() -> dict[Version, RecordingFile]:
-    """The indices that this process has made, as ``keep_recordings`` takes them."""
-    with _open_lock:
-        return dict(_open)
-
-
-def keep_recordings(made: Mapping[Version, RecordingFile]) -> None:
-    """Has ``recording_file`` give what another process has made, as long as the files do not change."""
-    with _open_lock:
-        _open.update(made)

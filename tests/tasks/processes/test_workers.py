@@ -198,34 +198,13 @@ def test_a_run_that_is_ended_at_once_leaves_no_warning_of_what_its_processes_sha
 
 
 FORKED = """
-import os, signal, sys, threading, time, warnings
-from metrics.errors import DataError
+import os, sys, warnings
 from tasks.processes import workers
 from tasks.usercode.load import load_function
-
-def place(value):
-    return value, os.getppid()
-
-def refuse():
-    raise DataError("items.jsonl:7: bad")
-
-def die():
-    os.kill(os.getpid(), signal.SIGKILL)
 
 warnings.simplefilter("error")
 workers.STAGES = workers.LATE = ()
 assert workers.may_fork()
-made = workers.ForkedCall(place, {"x": 1})
-late = workers.ForkedCall(time.sleep, 600)
-assert made.result() == ({"x": 1}, os.getpid())
-late.close()
-for function, error in ((refuse, DataError), (die, workers.WorkerDied)):
-    call = workers.ForkedCall(function)
-    try:
-        call.result()
-    except error as raised:
-        print(raised)
-
 known = object()  # what only a copy of this process can have
 def is_known(number):
     return number == id(known) and os.getppid() == os.getpid_of_run
@@ -260,8 +239,7 @@ def test_a_copy_of_the_process_computes_beside_it(tmp_path: Path) -> None:
         timeout=120,
         check=False,
     )
-    assert ran.stderr == ""
-    assert ran.stdout.splitlines() == ["items.jsonl:7: bad", "a process ended before it had replied", "done"]
+    assert (ran.stdout, ran.stderr) == ("done\n", "")
 
 
 def test_no_copy_is_made_beside_other_threads() -> None:
