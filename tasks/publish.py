@@ -1,7 +1,7 @@
 """Stage "publish": what a run made becomes files that people and programs read, and a page in the Prefect
 UI."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import groupby
@@ -87,8 +87,8 @@ SHOWN = [
 TABLE_ROWS = 200
 """Rows of the table in the UI, at most: the whole is in results.parquet."""
 AT_ONCE = Threshold("requests_of_one_pass", 4_096)
-"""Items that the report's first pass goes through in one go; larger runs are gone through cell by cell, in
-as many processes as there are, so that their number decides nothing."""
+"""Items that the report's first pass goes through in one go, unless a cell has more; larger runs are gone
+through in as many processes as there are, so that their number decides nothing."""
 
 
 ALSO_IN_MANIFEST: Final = ("ratings", "inspect")
@@ -287,17 +287,12 @@ def _remove_former(publication: Publication, folder: Path) -> None:
             file.unlink(missing_ok=True)
 
 
-def _first_pass(
-    publication: Publication, workspace: Workspace, results: pa.Table
-) -> Callable[[], FirstPass | None]:
-    """Begins the report's first pass over a large run, a cell at a time, and gives what waits for it; None
-    for a small one, whose samples are kept by who goes through them."""
-    cells = publication.cells
-    if sum(cell.requests.rows for cell in cells) <= AT_ONCE:
-        return lambda: None
+def _first_pass(publication: Publication, workspace: Workspace, results: pa.Table) -> Callable[[], FirstPass]:
+    """Begins the report's first pass, some cells at a time, and gives what waits for it."""
     config = {"config": publication.manifest["config"]}
     passes = [
-        workers().offer(pass_over, cell, publication.facets, config, results, workspace) for cell in cells
+        workers().offer(pass_over, cells, publication.facets, config, results, workspace)
+        for cells in _at_once(publication.cells)
     ]
 
     def merged() -> FirstPass:
@@ -310,19 +305,27 @@ def _first_pass(
     return merged
 
 
+def _at_once(cells: Iterable[CellArtifacts]) -> Iterator[list[CellArtifacts]]:
+    """The cells in their order, as many together as one pass goes through."""
+    together: list[CellArtifacts] = []
+    for cell in cells:
+        if together and sum(one.requests.rows for one in together) + cell.requests.rows > AT_ONCE:
+            yield together
+            together = []
+        together.append(cell)
+    yield together
+
+
 def pass_over(
-    cell: CellArtifacts,
+    cells: Sequence[CellArtifacts],
     facets: tuple[str, ...],
     manifest: Mapping[str, Any],
     results: pa.Table,
     workspace: Workspace,
 ) -> FirstPass:
-    """The report's first pass over one cell; another process may make it."""
-    samples = partial(sample_views, workspace.open(), [cell], facets)
-    found = FirstPass(RunView(manifest=manifest, results=results, samples=samples))
-    for sample in samples():
-        found.add(sample)
-    return found
+    """The report's first pass over some cells; another process may make it."""
+    samples = partial(sample_views, workspace.open(), cells, facets)
+    return FirstPass.over(RunView(manifest=manifest, results=results, samples=samples))
 
 
 def _learning(publication: Publication, results: pa.Table, folder: Path) -> Sequence[LearningCurve]:

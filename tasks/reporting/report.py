@@ -18,7 +18,7 @@ writer and the limits.
 import zlib
 from array import array
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
@@ -43,7 +43,6 @@ from tasks.reporting.plots import TokensSpent, learning_context, spent_curves
 from tasks.reporting.spans import patterns
 from tasks.reporting.view import RunView, SampleView, result_rows
 from tasks.store.home import whole_text
-from tasks.store.thresholds import Threshold
 
 FAILED: Final = 0  # a request failed or a response is unscored
 WRONG: Final = 1  # a score of 0, or a label that did not pass
@@ -237,8 +236,6 @@ def _statement(shown: int, total: int, sizes: list[int], all_wrong: bool, seed: 
 
 
 SCRIPTS: Final = ("dom.js", "unpack.js", "search.js", "sample.js", "browser.js", "page.js", "report.js")
-KEPT_BYTES: Final = Threshold("bytes_of_samples_kept", 1 << 25)
-"""Runs up to this size are not read a second time."""
 
 
 @dataclass(frozen=True)
@@ -261,6 +258,14 @@ class FirstPass:
         self.diagnosis = Diagnosis(view)
         self.usage = Usage()
         self.spent = TokensSpent()
+
+    @classmethod
+    def over(cls, view: RunView, limits: PageLimits | None = None) -> "FirstPass":
+        """The pass over all samples of a run, or of a part of one."""
+        found = cls(view, limits)
+        for sample in view.samples():
+            found.add(sample)
+        return found
 
     def add(self, sample: SampleView) -> None:
         """Takes one sample into account."""
@@ -292,12 +297,7 @@ def write_report(
     Raises FileUnwritable.
     """
     limits = limits or PageLimits()
-    kept = KeptSamples()
-    if first is None:
-        first = FirstPass(view, limits)
-        for sample in view.samples():
-            kept.add(sample)
-            first.add(sample)
+    first = first or FirstPass.over(view, limits)
     selection, diagnostics = first.scan.select(), placed(first.diagnosis.finish(view), view.manifest)
     rows = result_rows(view.results)
     context = page_context(view.manifest, rows, diagnostics, first.usage, selection.statement)
@@ -308,8 +308,7 @@ def write_report(
     path = Path(path)
     with whole_text(path) as file:
         file.write(before)
-        chosen = kept.at(selection.chosen, view)
-        shown = write_samples(file, "run", chosen, selection.cap, view, limits)
+        shown = write_samples(file, "run", view.at(selection.chosen), selection.cap, view, limits)
         file.write(after)
     return WrittenReport(path, first.scan.samples, shown, diagnostics)
 
@@ -357,25 +356,3 @@ def write_samples(
     places = places_of(index.positions, view.manifest)
     file.write(packed_element(f"{name}-index", index.record(blocks.sizes, records.shortened, places)))
     return shown
-
-
-class KeptSamples:
-    """The samples of a small run, kept for the second pass, since reading them again costs more."""
-
-    def __init__(self) -> None:
-        self._samples: list[SampleView] | None = []
-        self._size = 0
-
-    def add(self, sample: SampleView) -> None:
-        """Keeps the next sample, or none at all any more where they are too large."""
-        if self._samples is not None:
-            self._size += 1000 + sum(map(len, _texts(sample)))
-            self._samples.append(sample)
-            if self._size > KEPT_BYTES:
-                self._samples = None
-
-    def at(self, positions: Collection[int] | None, view: RunView) -> Iterator[SampleView]:
-        """The samples at these positions, None: all; read once more where none was kept."""
-        if not self._samples:
-            return view.at(positions)
-        return (sample for at, sample in enumerate(self._samples) if positions is None or at in positions)
