@@ -392,7 +392,7 @@ def _no_statistics() -> Any:
 
 def _write_tables(publication: Publication, store: Store, folder: Path, results: pa.Table) -> None:
     run = publication.run
-    write_results_table(folder / RESULTS_TABLE, results.to_batches(), run.run_id)
+    write_results_table(folder / RESULTS_TABLE, results)
     write_items_table(folder / ITEMS_TABLE, _batches(store, publication.items), publication.facets)
     besides: dict[str, Any] = {
         name: publication.manifest[name] for name in ALSO_IN_MANIFEST if name in publication.manifest

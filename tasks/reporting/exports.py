@@ -22,14 +22,12 @@ from dataclasses import dataclass, field
 from itertools import groupby, zip_longest
 from operator import itemgetter
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from metrics.reductions.reduction import reduction_key
 from tasks.reduction.facets import facet_text, facet_texts, parse_facets
@@ -38,8 +36,8 @@ from tasks.rows.parts import BatchSource, Origin, Row
 from tasks.rows.scoring import samples_of_requests
 from tasks.store.home import finite, whole_file, write_json, write_lines
 from tasks.store.keys import digest, sample_hashes, text_value
+from tasks.store.rows import write_parquet
 from tasks.store.schemas import ITEM_ROWS, LIKELIHOODS, RESULTS, TEXT, row_dicts
-from tasks.store.thresholds import Threshold
 from tasks.verdicts.methods import RESPONSE_COLUMNS, response_rows
 from tasks.verdicts.rows import JudgedPart, evaluation_rows
 
@@ -450,23 +448,20 @@ _BENCHMARK_KEYS = (
 )
 NO_STDERR = "N/A"
 """What the harness writes where a number has no standard error."""
-ROW_GROUP = Threshold("rows_of_a_table", 20_000)
 
 
 def write_results(
-    path: Path,
-    batches: Iterable[pa.RecordBatch],
-    run: RunInfo,
-    besides: Mapping[str, Any] = MappingProxyType({}),
+    path: Path, batches: Iterable[pa.RecordBatch], run: RunInfo, besides: Mapping[str, Any]
 ) -> None:
     """Writes results.json from all rows (RESULTS, or METRIC_ROWS) of the run, and what stands ``besides``
     them."""
     write_json(path, {**results_document(batches, run), **besides})
 
 
-def write_results_table(path: Path, batches: Iterable[pa.RecordBatch], run_id: str) -> int:
-    """Writes all results (RESULTS, or METRIC_ROWS) under ``run_id`` and returns the number of rows."""
-    return _write_table(path, RESULTS, (_with_run_id(batch, run_id) for batch in batches))
+def write_results_table(path: Path, results: pa.Table) -> int:
+    """Writes all results (RESULTS) and returns the number of rows."""
+    with whole_file(path) as temporary:
+        return write_parquet(temporary, RESULTS, [results])
 
 
 def write_items_table(path: Path, batches: Iterable[pa.RecordBatch], facets: Sequence[str]) -> int:
@@ -478,7 +473,8 @@ def write_items_table(path: Path, batches: Iterable[pa.RecordBatch], facets: Seq
     """
     facets = [facet for facet in facets if facet != "label"]  # which has a column anyway
     schema = items_schema(facets)
-    return _write_table(path, schema, (_with_facets(batch, facets, schema) for batch in batches))
+    with whole_file(path) as temporary:
+        return write_parquet(temporary, schema, (_with_facets(batch, facets) for batch in batches))
 
 
 def results_document(batches: Iterable[pa.RecordBatch], run: RunInfo) -> dict[str, Any]:
@@ -592,30 +588,11 @@ def _facet_column(facet: str) -> str:
     return f"facet.{facet}" if facet in ITEM_ROWS.names else facet
 
 
-def _with_run_id(batch: pa.RecordBatch, run_id: str) -> pa.RecordBatch:
-    columns = {name: batch.column(name) for name in RESULTS.names}
-    columns["run_id"] = pa.array([run_id] * len(batch), pa.string())
-    return pa.RecordBatch.from_arrays(list(columns.values()), schema=RESULTS)
-
-
-def _with_facets(batch: pa.RecordBatch, facets: Sequence[str], schema: pa.Schema) -> pa.RecordBatch:
+def _with_facets(batch: pa.RecordBatch, facets: Sequence[str]) -> pa.Table:
     encoded = batch.column("facets").dictionary_encode()
     groups = [facet_texts(parse_facets(text)) for text in encoded.dictionary.to_pylist()]
     columns = {name: batch.column(name) for name in ITEM_ROWS.names}
     for facet in facets:
         values = pa.array([group.get(facet) for group in groups], pa.string())
         columns[_facet_column(facet)] = values.take(encoded.indices).dictionary_encode()
-    arrays = [columns[field.name].cast(field.type) for field in schema]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-def _write_table(path: Path, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> int:
-    rows = 0
-    with (
-        whole_file(path) as temporary,
-        pq.ParquetWriter(temporary, schema, compression="zstd", compression_level=3) as writer,
-    ):
-        for batch in batches:
-            writer.write_batch(batch, row_group_size=ROW_GROUP)
-            rows += len(batch)
-    return rows
+    return pa.table(columns)

@@ -227,6 +227,7 @@ def test_results_json_has_the_harness_s_shape(tmp_path: Path) -> None:
         path,
         pair_results(identity("mean", "pass@2"), [judged_part()], ["model_name", "prompt_template"]),
         run(),
+        {},
     )
 
     document = json.loads(path.read_text(encoding="utf-8"))
@@ -243,7 +244,9 @@ def test_results_json_has_the_harness_s_shape(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("of_items", "limit"), [(40, None), (8, 8)], ids=["without", "within a limit"])
 def test_what_a_gate_ended_early_is_no_limit(tmp_path: Path, of_items: int, limit: int | None) -> None:
     path, stopped = tmp_path / "results.json", {"asked_items": 2, "of_items": of_items, "why": "decided"}
-    write_results(path, pair_results(identity("mean"), [judged_part()], []), replace(run(), stopped=stopped))
+    write_results(
+        path, pair_results(identity("mean"), [judged_part()], []), replace(run(), stopped=stopped), {}
+    )
 
     document = json.loads(path.read_text(encoding="utf-8"))
     assert (document["config"]["limit"], document["stopped"]) == (limit, stopped)
@@ -441,14 +444,12 @@ def test_a_document_s_log_likelihood_is_one_text(tmp_path: Path) -> None:
     assert line["arguments"] == {"gen_args_0": {"arg_0": "The page"}}
 
 
-def test_results_parquet_has_the_schema_and_the_run(tmp_path: Path) -> None:
-    pair = pair_results(identity(), [judged_part()], ["model_name"])
-    over = metric_rows([judged_part()])
-    assert write_results_table(tmp_path / "results.parquet", [*pair, *over], "run-1") == 2
-
+def test_results_parquet_has_the_schema(tmp_path: Path) -> None:
+    results = pa.Table.from_batches(pair_results(identity(), [judged_part()], ["model_name"]))
+    assert write_results_table(tmp_path / "results.parquet", results) == 1
     table = pq.read_table(tmp_path / "results.parquet")
     assert table.schema.equals(RESULTS)
-    assert table["run_id"].to_pylist() == ["run-1", "run-1"]
+    assert table.to_pylist() == results.to_pylist()
 
 
 def test_items_parquet_has_a_column_a_facet(tmp_path: Path) -> None:
