@@ -12,7 +12,6 @@ A record says where in a response a prediction stands.
 import base64
 import gzip
 import hashlib
-import json
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
@@ -270,7 +269,7 @@ class SampleRecords:
             "error": self._text(response.error),
             "finish": "length" if response.at_limit else response.finish_reason,
             "reasoning": self._text(response.reasoning),
-            "calls": list(map(self._text, _calls(response))),
+            "calls": list(map(self._text, response.calls)),
             "transcript": self._chat(response.transcript),
             "prompt_tokens": response.prompt_tokens,
             "completion_tokens": response.completion_tokens,
@@ -420,15 +419,6 @@ class SampleIndex:
         }
 
 
-def shown_arguments(arguments: Any) -> str:
-    """The arguments of a call as they are shown: the model's own text where it is no object."""
-    return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-
-
-def _calls(response: ResponseView) -> list[str]:
-    return [f"{call['name']}({shown_arguments(call['arguments'])})" for call in response.tool_calls]
-
-
 class _Codes:
     """A column of few distinct texts."""
 
@@ -469,6 +459,6 @@ def _snippet(sample: SampleView) -> str:
     if first.text is None and first.lls and sample.choices:
         best = max(range(len(first.lls)), key=first.lls.__getitem__)
         return sample.choices[best][:SNIPPET] if best < len(sample.choices) else ""
-    said = (first.text or "").strip() or "; ".join(_calls(first))
+    said = (first.text or "").strip() or "; ".join(first.calls)
     text = " ".join(said[-4 * SNIPPET :].split()) if first.ok else (first.error or first.status)
     return text if len(text) <= SNIPPET else f"…{text[-SNIPPET:]}"

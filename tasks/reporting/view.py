@@ -55,6 +55,11 @@ def short_run_name(name: str) -> str:
     return _RUN_ID.sub(r"\1…", name)
 
 
+def shown_arguments(arguments: Any) -> str:
+    """The arguments of a call as they are shown: the model's own text where it is no object."""
+    return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+
+
 @dataclass(slots=True)  # not frozen, as SampleView: of one a response that takes three times as long
 class ResponseView:
     """One response, or what came instead of it.
@@ -81,6 +86,11 @@ class ResponseView:
     is_greedy: Sequence[bool] = ()
     absent: bool = False
     """Whether the recording that was to hold the answer lacks it."""
+
+    @property
+    def calls(self) -> list[str]:
+        """The calls of tools as they are shown."""
+        return [f"{call['name']}({shown_arguments(call['arguments'])})" for call in self.tool_calls]
 
     @property
     def ok(self) -> bool:

@@ -9,6 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import zip_longest
 from statistics import median
 from string import ascii_uppercase
 from typing import Any, Final
@@ -83,10 +84,12 @@ class SameAnswers:
         if sample.references:
             self._references[sample.model_name].add(str(sample.references[0])[:TEXT_LENGTH])
         for name, predictions in sample.filters.items():
-            for prediction in predictions:
+            for prediction, response in zip_longest(predictions, sample.responses[: len(predictions)]):
                 if prediction not in (None, INVALID):
-                    self._answers[name, sample.model_name].add(str(prediction)[:TEXT_LENGTH])
-                    self._examples[name, sample.model_name].hit(sample, prediction)
+                    # An answer that only calls tools has no text.
+                    said = str(prediction) or "; ".join(response.calls if response else ())
+                    self._answers[name, sample.model_name].add(said[:TEXT_LENGTH])
+                    self._examples[name, sample.model_name].hit(sample, said)
 
     def merge(self, other: "SameAnswers") -> None:
         """Adds counts and examples."""

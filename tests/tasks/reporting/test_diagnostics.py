@@ -252,6 +252,16 @@ def test_the_same_answer_whatever_is_asked() -> None:
     assert "same_answer" not in findings(sample(n, **same) for n in range(5))
 
 
+def test_answers_that_call_tools_are_the_same_where_their_calls_are() -> None:
+    def calling(number: int, city: str) -> SampleView:
+        call = {"name": "weather", "arguments": {"city": city}}
+        return sample(number, filters={"none": [""]}, responses=[ResponseView("", tool_calls=[call])])
+
+    assert "same_answer" not in findings(calling(n, f"city {n}") for n in range(50))
+    every = findings(calling(n, "Rome") for n in range(50))
+    assert 'm answers “weather({"city": "Rome"})” in 100 % of' in every["same_answer"].message
+
+
 def test_scores_that_never_vary() -> None:
     found = findings(sample(n, scores={"exact_match,strict-match": [0.0]}) for n in range(50))
     assert found["zero_variance"].message.startswith(
