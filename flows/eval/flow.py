@@ -131,6 +131,7 @@ def record_run_stopped(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any
     started = flow_run.start_time or flow_run.created
     about = {"run_id": run_id, "run_name": options.get("run_name") or run_id, "benchmark": name}
     about |= {"flow_run_id": str(flow_run.id), "started": started.timestamp() if started else None}
+    about |= {"night": options.get("night")}
     leave_record(Store(str(options.get("store") or default_store())), about, state)
 
 

@@ -27,8 +27,9 @@ from flows.eval.run import Run
 from flows.plan.build import make_plan
 from flows.plan.steps import Plan
 from flows.plan.stopping import all_asked
-from metrics.errors import ASCII, ConfigError
+from metrics.errors import ASCII, ConfigError, NightjarError
 from tasks.caching import Workspace
+from tasks.history.layout import find_manifest
 from tasks.models.config import ModelConfig, leaves_thought_open
 from tasks.models.identity import model_identity
 from tasks.models.providers.provider import provider_of
@@ -63,9 +64,21 @@ async def start_run(config: EvalConfig, options: RunOptions) -> Run:
     # Of an attempt in another process only the calendar tells, which may have been set back since.
     earlier = max(0.0, time.time() - began) if context.flow_run.run_count > 1 else 0.0
     place = workspace(complete, config.name)
+    started = await asyncio.to_thread(first_start, complete, began)
     return Run(
-        plan=plan, options=complete, workspace=place, started=began, began=clock, earlier_seconds=earlier
+        plan=plan, options=complete, workspace=place, started=started, began=clock, earlier_seconds=earlier
     )
+
+
+def first_start(options: RunOptions, began: float) -> float:
+    """When the first attempt at the run began, in seconds since 1970: the retry of a night evaluates in flow
+    runs of its own, and the numbers stay where they were in the history."""
+    try:
+        known = find_manifest(workspace(options).open(), str(options.run_id))
+    except NightjarError:  # there is none
+        return began
+    started = known.get("started") if known.get("night") == options.night else None
+    return min(began, started) if isinstance(started, int | float) else began
 
 
 def with_defaults(config: EvalConfig, options: RunOptions, unique: str) -> RunOptions:

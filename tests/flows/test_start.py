@@ -8,10 +8,12 @@ import pytest
 from flows.config.load import load_config
 from flows.config.schema import RunOptions
 from flows.eval.run import Run
-from flows.eval.start import with_defaults, workspace
+from flows.eval.start import first_start, with_defaults, workspace
 from flows.plan.build import make_plan
+from tasks.history.layout import record_run
 from tasks.store.home import home
 from tasks.store.keys import digest
+from tasks.store.storage import Store
 
 OLD = Path(__file__).resolve().parents[1] / "fixtures" / "store-0.1.0" / "old.yaml"
 
@@ -60,3 +62,12 @@ def test_a_clock_that_is_set_back_leaves_how_long_a_run_took() -> None:
         make_plan(load_config(OLD), options), options, workspace(options), tomorrow, earlier_seconds=10.0
     )
     assert 10.0 <= run.wall_seconds < 86_400.0
+
+
+def test_the_retry_of_a_night_leaves_its_numbers_where_they_were_in_the_history(tmp_path: Path) -> None:
+    """It evaluates in flow runs of its own: a late one took the newest places from the nights since then."""
+    options = RunOptions(store=str(tmp_path), run_id="nightly-1-sums-m", night="1")
+    assert first_start(options, 900.0) == 900.0
+    record_run(Store(str(tmp_path)), {"run_id": options.run_id, "night": "1", "started": 100.0}, [], [])
+    assert first_start(options, 900.0) == 100.0
+    assert first_start(options.model_copy(update={"night": "2"}), 900.0) == 900.0
