@@ -17,7 +17,7 @@ import typer
 from flows.command_line import command_line, examples, new_app, print_json
 from metrics.aliases import nearest
 from metrics.errors import ConfigError
-from tasks.history.layout import FORGOTTEN, RUNS, known_runs, names_in, read_json
+from tasks.history.layout import FORGOTTEN, RUNS, known_runs, read_json
 from tasks.store.home import default_store
 from tasks.store.reasons import Reason, differences, read_reason, rows_that_differ
 from tasks.store.storage import Store
@@ -98,7 +98,7 @@ def manifest_of(run: str, store: Store) -> dict[str, Any]:
             return document
         raise ConfigError(f"{file}: holds no JSON object")
     for folder in (RUNS, FORGOTTEN):
-        if run in names_in(store, folder, ".json"):
+        if run in store.names(folder, ".json"):
             return read_json(store, f"{folder}/{run}.json")
     known = known_runs(store)
     hint = nearest(run, known) or f" ({len(known)} runs are recorded there)"

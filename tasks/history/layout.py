@@ -33,7 +33,6 @@ ACTIVE: Final = "active"
 FORGOTTEN: Final = "history/forgotten"
 RESULT_ROWS: Final = "history/results"
 ITEMS: Final = "history/items"
-HISTORY_RESULTS: Final = RESULTS
 HISTORY_ITEMS: Final = pa.schema([pa.field("run_id", pa.string(), nullable=False), *ITEM_ROWS])
 _RUN_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 R = TypeVar("R")
@@ -89,9 +88,7 @@ class Reference:
 def kept_runs(store: Store) -> dict[str, dict[str, Any]]:
     """Manifests of the runs whose artifacts are kept, by run id, sorted; raises HistoryError for one that
     can't be read."""
-    return {
-        run_id: read_manifest(store, f"{RUNS}/{run_id}.json") for run_id in names_in(store, RUNS, ".json")
-    }
+    return {run_id: read_manifest(store, f"{RUNS}/{run_id}.json") for run_id in store.names(RUNS, ".json")}
 
 
 def run_records(store: Store) -> dict[str, RunRecord]:
@@ -119,7 +116,7 @@ def read_records(names: Iterable[tuple[str, str]], read: Callable[[str], R]) -> 
 
 def known_runs(store: Store) -> list[str]:
     """Ids of all runs that have rows in the history, kept or forgotten."""
-    return sorted({*names_in(store, RUNS, ".json"), *names_in(store, FORGOTTEN, ".json")})
+    return list(run_records(store))
 
 
 def find_manifest(store: Store, run_id: str) -> dict[str, Any]:
@@ -188,11 +185,6 @@ def check_run_id(run_id: str) -> str:
     return run_id
 
 
-def names_in(store: Store, folder: str, suffix: str) -> list[str]:
-    """The entries of one of the store's folders that end with ``suffix``, without it, sorted."""
-    return store.names(folder, suffix)
-
-
 def tokens(store: Store, folder: str) -> dict[str, str]:
     """The JSON files of a folder with what changes when one is written again, as far as the listing says."""
     entries = ((entry.name.rpartition("/")[2], entry.token) for entry in store.entries(folder))
@@ -243,7 +235,7 @@ def record_rows(store: Store, run_id: str, results: RowBatches, items: RowBatche
     _write(
         store,
         f"{RESULT_ROWS}/{run_id}.parquet",
-        HISTORY_RESULTS,
+        RESULTS,
         (_with_run_id(rows, run_id) for rows in results),
     )
     _write(store, f"{ITEMS}/{run_id}.parquet", HISTORY_ITEMS, (_with_run_id(rows, run_id) for rows in items))

@@ -26,7 +26,6 @@ from tasks.history.layout import (
     check_format,
     check_run_id,
     known_runs,
-    names_in,
     read_json,
     read_records,
     tokens,
@@ -236,7 +235,7 @@ def record_night(store: Store, night: Night) -> None:
 
 def find_night(store: Store, suite: str, run_id: str) -> Night | None:
     """A night's record; None where there is none. Raises HistoryError for one that can't be read."""
-    there = run_id in names_in(store, f"{SUITES}/{check_run_id(suite)}", ".json")
+    there = run_id in store.names(f"{SUITES}/{check_run_id(suite)}", ".json")
     name = _night_file(suite, run_id)
     return _night(store, name, read_json(store, name)) if there else None
 
@@ -272,7 +271,7 @@ def read_nights(store: Store, suite: str) -> Records[Night]:
 
 def _index(store: Store, suite: str) -> dict[str, dict[str, Any]]:
     """Name of a record → its token then, and what it said; empty where nobody can read the file of all."""
-    if suite not in names_in(store, INDEX, ".json"):
+    if suite not in store.names(INDEX, ".json"):
         return {}
     try:
         entries = read_json(store, _index_file(suite)).get("nights") or {}
@@ -357,7 +356,7 @@ def _candidates(nights: Sequence[Night]) -> list[Night]:
 
 def read_mutes(store: Store, suite: str) -> list[Mute]:
     """All that was ever muted in a suite, oldest first. Raises HistoryError."""
-    if suite not in names_in(store, MUTES, ".json"):
+    if suite not in store.names(MUTES, ".json"):
         return []
     name = f"{MUTES}/{check_run_id(suite)}.json"
     document = read_json(store, name)

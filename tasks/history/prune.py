@@ -49,7 +49,6 @@ from tasks.history.layout import (
     HistoryError,
     check_run_id,
     kept_runs,
-    names_in,
     read_json,
     references,
     started_at,
@@ -144,7 +143,7 @@ def pruning(store: Store) -> Iterator[Turn]:
 
 def refuse_while_active(store: Store) -> None:
     """Raises HistoryError while a run is in progress."""
-    if running := [run_id for run_id in names_in(store, ACTIVE, ".json") if is_active(store, run_id)]:
+    if running := [run_id for run_id in store.names(ACTIVE, ".json") if is_active(store, run_id)]:
         raise HistoryError(
             f"store {store.uri}: run {', '.join(running)} is in progress: prune when it has ended"
             f" (or remove {store.path(ACTIVE)} if its machine is gone)"

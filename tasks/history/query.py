@@ -31,7 +31,6 @@ import pyarrow.parquet as pq
 from metrics.errors import ConfigError, NightjarError
 from tasks.history.layout import (
     HISTORY_ITEMS,
-    HISTORY_RESULTS,
     ITEMS,
     RESULT_ROWS,
     HistoryError,
@@ -39,7 +38,6 @@ from tasks.history.layout import (
     RunRecord,
     Skipped,
     check_run,
-    names_in,
     read_manifest,
     read_records,
     references,
@@ -48,7 +46,7 @@ from tasks.history.layout import (
 )
 from tasks.store.errors import STORE_LOG, FileDamaged, FileMissing, StoreError, StoreUnavailable
 from tasks.store.rows import ROW_GROUP
-from tasks.store.schemas import RESPONSES, STATISTICS
+from tasks.store.schemas import RESPONSES, RESULTS, STATISTICS
 from tasks.store.storage import Store, Table
 
 if TYPE_CHECKING:
@@ -84,7 +82,7 @@ TOKEN: Final = pa.schema([pa.field("record", pa.string()), pa.field("token", pa.
 OF: Final = ("model_name", "prompt_template", "step", "filter", "metric")
 ARTIFACTS: Final = pa.schema([pa.field(name, pa.string()) for name in ("run_id", "stage", "file", *OF)])
 PARTS: Final = {
-    "results": HISTORY_RESULTS,
+    "results": RESULTS,
     "items": HISTORY_ITEMS,
     "artifacts": ARTIFACTS,
     "runs": pa.schema([*RUNS_VIEW, *TOKEN]),
@@ -240,7 +238,7 @@ def _compacted(
     """Segment → the runs that are read from it, as their records have not changed since; newest first."""
     found: dict[str, frozenset[str]] = {}
     seen: set[str] = set()
-    for segment in reversed(names_in(store, FOLDER, ".runs.parquet")):
+    for segment in reversed(store.names(FOLDER, ".runs.parquet")):
         current = {
             run_id
             for run_id, record, token in _listed(store, segment, parts)
@@ -319,7 +317,7 @@ def _remove_unneeded(store: Store, records: Mapping[str, RunRecord], unread: Col
     """Removes the files of segments that hold no run any more, once nobody can be reading them. Runs that are
     ``unread`` because their own files are damaged may have their only copy there: repairing takes it."""
     needed = _compacted(store, records)
-    for segment in {name.partition(".")[0] for name in names_in(store, FOLDER, ".parquet")} - needed.keys():
+    for segment in {name.partition(".")[0] for name in store.names(FOLDER, ".parquet")} - needed.keys():
         old = segment[:13].isdigit() and time.time() - int(segment[:13]) / 1000 > REMOVED_AFTER_SECONDS
         if old and not any(run_id in unread for run_id, _, _ in _listed(store, segment, PART_NAMES)):
             for part in reversed(PARTS):
@@ -544,7 +542,7 @@ def _artifact_view(
             "FROM all_artifacts AS artifacts JOIN runs USING (run_id) "
             f"WHERE kept AND stage = '{stage}' ORDER BY ALL"
         ).fetchall()
-    there = {f"{stage}/{entry}.parquet" for entry in names_in(store, stage, ".parquet")} if listed else set()
+    there = {f"{stage}/{entry}.parquet" for entry in store.names(stage, ".parquet")} if listed else set()
     present = sorted(there & {file for file, *_ in listed})
     whole = read_records(((file, file) for file in present), store.checked)
     found = [(file, about) for file, *about in listed if file in whole.found]

@@ -16,7 +16,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.history.layout import FORGOTTEN, ITEMS, RESULT_ROWS, RUNS, check_run, names_in
+from tasks.history.layout import FORGOTTEN, ITEMS, RESULT_ROWS, RUNS, check_run
 from tasks.history.nights import SUITES
 from tasks.history.prune import pruning
 from tasks.history.query import FOLDER as COMPACTED
@@ -210,7 +210,7 @@ def _mended(store: Store, name: str) -> str:
 def _from_copy(store: Store, name: str, folder: str, run_id: str) -> bool:
     """Writes a run's record or rows from the newest compacted copy that is whole; whether there is one."""
     part = OF_ROWS.get(folder, "runs")
-    for segment in reversed(names_in(store, COMPACTED, ".runs.parquet")):
+    for segment in reversed(store.names(COMPACTED, ".runs.parquet")):
         with suppress(FileMissing, FileDamaged), store.open_table(part_file(segment, part)) as table:
             rows = table.complete(table.file.read(), PARTS[part])
             if table.version is None or run_id not in _runs_in(store, segment):

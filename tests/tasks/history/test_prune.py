@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from tasks.history import prune as pruning_module
 from tasks.history import verify as verify_module
-from tasks.history.layout import HistoryError, names_in, record_run
+from tasks.history.layout import HistoryError, record_run
 from tasks.history.prune import (
     EVERYTHING,
     LONGEST_LOG,
@@ -98,7 +98,7 @@ def test_a_store_that_is_no_folder_is_pruned_alike() -> None:
     pruned = prune(store, retention, NOW)
     assert (pruned.runs, [found.name for found in pruned.artifacts]) == (("monday",), [own.name])
     assert [found.name for found in pruned.answers] == [f"answers/model/{old}"]
-    assert names_in(store, "answers/model", ".parquet") == [new.removesuffix(".parquet")]
+    assert store.names("answers/model", ".parquet") == [new.removesuffix(".parquet")]
     assert store.holds(shared)
     assert query(store, "SELECT count(*) FROM runs").rows == [(2,)]
     store.fs.rm(store.root, recursive=True)
@@ -247,7 +247,7 @@ def test_a_run_that_begins_while_the_store_is_pruned_waits_until_that_has_ended(
     def planned(*arguments: Any) -> Any:
         found = plan(*arguments)
         late.start()
-        while not names_in(store, "active", ".json"):
+        while not store.names("active", ".json"):
             assert not begun.is_set()
         # It has announced itself, and looked for prunings or is about to.
         assert not begun.wait(1.5)
@@ -415,11 +415,11 @@ def test_whatever_is_pruned_every_kept_run_keeps_every_artifact(
     kept = newest(runs, keep)
     needed = {number for name in kept for number in runs[name].artifacts}
     there = {number for number in range(len(POOL)) if store.fs.exists(store.path(POOL[number]))}
-    assert set(names_in(store, "runs", ".json")) == kept
-    assert set(names_in(store, "history/forgotten", ".json")) == set(runs) - kept
+    assert set(store.names("runs", ".json")) == kept
+    assert set(store.names("history/forgotten", ".json")) == set(runs) - kept
     assert there == needed & present
     keys = {f"{POOL[number].partition('/')[0]}-{POOL[number].partition('/')[2][:64]}" for number in there}
-    assert set(names_in(store, "records", "")) == keys
+    assert set(store.names("records", "")) == keys
     again = plan_pruning(store, keeping(keep) if keep else EVERYTHING)
     assert (again.runs, again.artifacts) == ((), ())
 
@@ -458,7 +458,7 @@ def test_runs_that_reuse_artifacts_while_others_are_pruned_never_lose_one(store:
     keeper.join(120)
     prune(store, keeping(1))
     assert problems == []
-    (kept,) = names_in(store, "runs", ".json")
+    (kept,) = store.names("runs", ".json")
     manifest = json.loads(Path(store.path(f"runs/{kept}.json")).read_bytes())
     for found in manifest["artifacts"]["filter"]:
         name = f"{found['kind']}/{found['key']}.{found['digest'][:16]}.parquet"
@@ -482,7 +482,7 @@ def used(store: Store, name: str, day: datetime, identity: str = "model") -> Non
 def answers_left(store: Store, **limits: timedelta | None) -> list[str]:
     retention = EVERYTHING.model_copy(update={"answers": AnswerRetention(**{"unused": None, **limits})})
     prune(store, retention, NOW)
-    return names_in(store, "answers/model", ".parquet")
+    return store.names("answers/model", ".parquet")
 
 
 @pytest.fixture
@@ -499,7 +499,7 @@ def test_answers_go_when_no_run_has_used_them_for_so_long(marked: Store) -> None
     used(marked, idle, NOW - 95 * DAY)
     left = answers_left(marked, unused=90 * DAY)
     assert left == sorted(name.removesuffix(".parquet") for name in (fresh, busy))
-    assert names_in(marked, "answers/model/used", ".json") == [busy.removesuffix(".parquet")]
+    assert marked.names("answers/model/used", ".json") == [busy.removesuffix(".parquet")]
 
 
 def test_answers_go_at_an_age_whether_used_or_not(marked: Store) -> None:
@@ -531,8 +531,8 @@ def test_what_came_of_batches_goes_as_answers_do(marked: Store, limit: str) -> N
     batch(marked, "open", NOW - 8 * DAY, fetched=False)
     batch(marked, "forgotten", NOW - 30 * DAY, fetched=False)
     answers_left(marked, **{limit: 7 * DAY})
-    assert names_in(marked, "batches/model", ".json") == ["open", "young"]
-    assert names_in(marked, "batches/model", ".parquet") == ["young"]
+    assert marked.names("batches/model", ".json") == ["open", "young"]
+    assert marked.names("batches/model", ".parquet") == ["young"]
 
 
 def test_rows_of_a_batch_without_a_record_go(marked: Store) -> None:
@@ -674,8 +674,8 @@ def test_a_year_of_nights_stays_within_a_size(store: Store) -> None:
     retention = Retention(keep=30, answers=AnswerRetention(unused=30 * DAY))
     sizes = list(nights(store, 365, retention))
     # What is left of 365 nights: 30, those since the last pruning, and the rows of all.
-    assert len(names_in(store, "runs", ".json")) == 30 + 365 % 14
-    assert len(names_in(store, "answers/model", ".parquet")) == 31 + 365 % 14
+    assert len(store.names("runs", ".json")) == 30 + 365 % 14
+    assert len(store.names("answers/model", ".parquet")) == 31 + 365 % 14
     assert query(store, "SELECT count(*) FROM runs").rows == [(365,)]
     rows_a_night = 25_000
     assert sizes[-1] < 31 * 100_000 + 365 * rows_a_night
