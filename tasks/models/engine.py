@@ -132,7 +132,12 @@ class InferenceState:
         that reaches a limit."""
         used = self.tally.use(counts, self.price_of(batched), characters)
         self.spending.add(used.tokens, used.cost)
+        self.is_over()
+
+    def is_over(self) -> bool:
+        """Whether the run asks no more; where a limit is reached, it stops."""
         self.stopped = self.stopped or self.limit_reached()
+        return self.stopped is not None
 
     def price_of(self, batched: bool) -> Price | None:
         """What tokens cost, those of a batch apart."""
@@ -237,9 +242,7 @@ class Engine:
             await until(over, TICK_SECONDS)
             check_interrupted()
             self._state.control.check()
-            if self._state.stopped is None:
-                self._state.stopped = self._state.limit_reached()
-            if self._state.stopped is not None:
+            if self._state.is_over():
                 self._throttle.stop()
             if self._state.writer.full or time.monotonic() - flushed >= FLUSH_SECONDS:
                 await self._state.writer.flush()
@@ -248,11 +251,11 @@ class Engine:
 
     async def _worker(self, groups: Iterator[RequestGroup]) -> None:
         for codec, requests in groups:
-            if self._state.stopped is not None:
+            if self._state.is_over():  # also where all was used before this inference began
                 return
             for answer, asked in await self._ask(codec, requests):
                 self._record(answer, asked)
-            self._state.stopped = self._state.stopped or self._state.limit_reached()
+            self._state.is_over()
 
     def _record(self, answer: KeptAnswer, asked: int, batched: bool = False) -> None:
         state = self._state

@@ -273,7 +273,7 @@ class Inference:
                 pass
         spending.add(counted.used.tokens, counted.used.cost)
         spending.began(counted.began)
-        self.state.stopped = self.state.stopped or self.state.limit_reached()
+        self.state.is_over()
 
     def _batched(self, source: Iterable[pa.RecordBatch], keys: set[bytes]) -> dict[str, KeptRow]:
         """What came of these requests in batches."""
@@ -308,8 +308,7 @@ class Inference:
         """
         check_interrupted()
         self.state.control.check()
-        self.state.stopped = self.state.stopped or self.state.limit_reached()
-        return self.state.stopped is None
+        return not self.state.is_over()
 
     def rows(self, wanted: set[bytes], given: GivenAnswers) -> ResponseRows:
         """Makes rows of what is kept now, told to ``given``; ``wanted`` were missing at first."""

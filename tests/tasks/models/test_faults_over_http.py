@@ -247,6 +247,19 @@ def test_reaching_a_limit_stops_cleanly_with_what_is_there(bench, served, endpoi
     assert serving.stats()["answered_again"] == 0
 
 
+def test_an_inference_that_begins_when_a_limit_is_reached_asks_nothing(bench, served, endpoint, problems):
+    """As that of a judge or of a later turn may: before, it asked one request a place of the endpoint."""
+    serving = served(latency=0.02)
+    of_the_run = {"limits": RunLimits(max_tokens=1), "account": "an attempt at a run"}
+    bench.ask(endpoint(serving, max_concurrency=8), problems(4), **of_the_run)
+    before = serving.stats()["received"]
+    later = bench.ask(endpoint(serving, max_concurrency=8), problems(40), **of_the_run)
+    assert serving.stats()["received"] == before
+    assert later.tally.sent == 0
+    assert "limits.max_tokens of 1 was reached" in later.tally.stopped
+    assert "limits.max_tokens of 1 was reached" in later.rows[-1]["error"]
+
+
 USAGE: dict[str, dict[str, Any]] = {
     "openai": {"usage": {"prompt_tokens": 10, "completion_tokens": 90}},
     "anthropic": {"usage": {"input_tokens": 10, "output_tokens": 90}},
