@@ -169,7 +169,7 @@ def check_run(config: EvalConfig, options: RunOptions, session: SessionOptions) 
     checks = plan.checks(lacking.models, lacking.others(options.phase), open_pairs)
     with kept_streams(), serving() if checks.need_secrets else nullcontext():
         found = check_ahead(checks)
-        failures = [*found.failures, *_failures_without_reference(checks, unanswerable)]
+        failures = [*lacking.broken, *found.failures, *_failures_without_reference(checks, unanswerable)]
     clear_status()
     doubts = [unanswerable.sentence] if unanswerable is not None else []
     doubts += all_asked(plan, options)
@@ -227,7 +227,7 @@ def forecast_document(
     checks = plan.checks(lacking.models, lacking.others(complete.phase), found.unscored())
     with kept_streams(), serving() if checks.need_secrets else nullcontext():
         tried = survey(checks)
-        failures = [*tried.failures, *_failures_without_reference(checks, unanswerable)]
+        failures = [*lacking.broken, *tried.failures, *_failures_without_reference(checks, unanswerable)]
     return {
         "benchmark": config.name,
         "currency": config.prices.currency,

@@ -23,6 +23,7 @@ from flows.config.schema import Phase
 from flows.graph.stage import Graph
 from flows.graph.stages import walk
 from flows.plan.steps import AskedModel, PairPlan, Plan
+from metrics.errors import NightjarError
 from tasks.ask import AskSetup
 from tasks.caching import Workspace, peek
 from tasks.infer import InferSetup, kept_rows, missing_requests
@@ -250,6 +251,9 @@ class ForeseenRun(Graph):
         self.plan = plan
         self.workspace: MadeWorkspace = MadeWorkspace(**dict(workspace))
         self.submitted: list[Foreseen] = []
+        self.broken: dict[str, str] = {}
+        """Turns and requests of scorers that fail on what a model has said, by their steps, and how: a run
+        fails these alone."""
 
     @property
     def asked(self) -> list[ForeseenAnswers]:
@@ -314,9 +318,18 @@ class ForeseenRun(Graph):
         node.sure = before.sure + sum(entry.missing for entry in said) if goes_on else 0
 
     def _made(self, node: Foreseen, inputs: tuple[Any, ...]) -> ArtifactRef:
-        """The rows that the stage's own function makes of known inputs."""
-        rows = inspect.unwrap(node.task.fn)
-        return self.workspace.opened.made(lambda: rows(node.step, *inputs, workspace=self.workspace))
+        """The rows that the stage's own function makes of known inputs; of what follows on answers, those
+        before the first that it fails on."""
+
+        def rows() -> Iterator[pa.RecordBatch]:
+            try:
+                yield from inspect.unwrap(node.task.fn)(node.step, *inputs, workspace=self.workspace)
+            except NightjarError as error:
+                if not isinstance(node.step.setup, TurnSetup | AskSetup):
+                    raise
+                self.broken[node.step.name] = f"{node.step.name}: {error}"
+
+        return self.workspace.opened.made(rows)
 
 
 def _so_far(entry: Foreseen) -> Any:
@@ -354,7 +367,7 @@ _FIELDS: Final = re.compile(r"\{\{.*?\}\}|\{#.*?#\}", re.DOTALL)
 @dataclass(frozen=True)
 class Forecast:
     """Requests by model, by judge and by model that speaks for users; of models and users also turn by turn,
-    in order. Pairs by name, and what a run would do about them."""
+    in order. Pairs by name, and what a run would do about them. ``broken`` says what would fail."""
 
     items: int
     models: Mapping[str, RequestCount]
@@ -362,6 +375,7 @@ class Forecast:
     pairs: Mapping[str, str]
     users: Mapping[str, RequestCount] = field(default_factory=dict)
     turns: Sequence[TurnCount] = ()
+    broken: Sequence[str] = ()
 
     @property
     def to_send(self) -> int | None:
@@ -403,7 +417,7 @@ class Forecast:
         models = [name for name in models if plan.models[name].setup.provider.asks]
         users = [plan.user] if plan.user is not None and any(one.most for one in self.users.values()) else []
         judges = [model for model in plan.asked if self.judges[model.infer.setup.model.name].send != 0]
-        return Unanswered(models, users, judges)
+        return Unanswered(models, users, judges, self.broken)
 
 
 def forecast(plan: Plan, workspace: Workspace) -> Forecast:
@@ -420,6 +434,7 @@ def forecast(plan: Plan, workspace: Workspace) -> Forecast:
         pairs={pair.name: _pair_state(run, pair) for pair in plan.pairs()},
         users={name: _sum(turns, name, is_user=True) for name in user},
         turns=_by_turn(turns),
+        broken=list(run.broken.values()),
     )
 
 
@@ -459,11 +474,13 @@ def _by_turn(turns: Iterable[TurnCount]) -> Sequence[TurnCount]:
 @dataclass(frozen=True)
 class Unanswered:
     """Models that at least one request has no answer of yet, by name; the others that will be asked
-    something, or may be: those that speak for users, judges and reward models."""
+    something, or may be: those that speak for users, judges and reward models. ``broken`` says what would
+    fail on what was answered, as far as it was looked at."""
 
     models: list[str]
     users: list[Step[InferSetup]]
     judges: list[AskedModel]
+    broken: Sequence[str] = ()
 
     @property
     def names(self) -> list[str]:
@@ -495,7 +512,7 @@ def unanswered(plan: Plan, workspace: Workspace, phase: Phase) -> Unanswered:
     if not models and not users and judges:
         stages.through("exchanges")
         judges = [model for model in judges if _asked_of(run, model.infer.setup.model.name).send != 0]
-    return Unanswered(models, users, judges)
+    return Unanswered(models, users, judges, list(run.broken.values()))
 
 
 def unscored(plan: Plan, workspace: Workspace, lacking: Unanswered, phase: Phase) -> list[str]:

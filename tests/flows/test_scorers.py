@@ -146,6 +146,23 @@ def test_judge_of_which_nothing_can_be_read_fails_its_pair(
     assert run == (graded["run_id"], "failed"), "the history says what the exit code said"
 
 
+def test_a_grading_prompt_that_fails_on_one_models_answer_fails_its_grades_alone_in_each_run(
+    evaluate: Evaluate, tmp_path: Path
+) -> None:
+    with chat_endpoint(lambda body: says({"a": "4", "b": "four"}.get(body["model"], "yes"))) as url:
+        config = json.loads(judged_config(tmp_path, url).read_text())
+        del config["scorer"]["calibration"]
+        config["models"] = [{"name": name, "config": {"base_url": url}} for name in "ab"]
+        config["scorer"]["prompt"] = "Said: {{ {'4': 'four'}[response] }}"
+        path = tmp_path / "judged.yaml"
+        path.write_text(json.dumps(config))
+        for sent in (5, 0):  # two answers of each model; equal ones are graded once
+            ran = evaluate(path, "--json", "--limit", "2", "--force")
+            assert (ran.code, ran.value("llm_judge,none", "a")) == (1, 1.0), ran.err
+            assert ran.value("exact_match,none", "b") is not None
+            assert ran.document["requests"]["sent"] == sent
+
+
 def row_of(ran: Any, metric: str) -> dict[str, Any]:
     found = [row for row in ran.document["results"] if row["metric"] == metric]
     assert len(found) == 1, ran.err

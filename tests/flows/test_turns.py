@@ -17,6 +17,7 @@ from metrics.errors import ConfigError
 from tasks.models.demo.options import DemoOptions, Faults
 from tasks.models.demo.server import serve
 from tests.flows.conftest import PROJECT, own
+from tests.flows.endpoints import chat_endpoint, says
 
 CONFIG = """\
 name: talk
@@ -99,6 +100,24 @@ def test_samples_are_conversations_of_their_own(talk: Path, evaluate: Any) -> No
     ran = evaluate(talk, "--json", "--set", sampling, "--set", "models.0.config.error_rate=0.5")
     assert ran.document["requests"]["sent"] == 18, ran.err
     assert ran.value("first_words,none") == 1.0
+
+
+def test_a_turn_that_fails_on_what_one_model_said_fails_no_other_model(talk: Path, evaluate: Any) -> None:
+    """Also in the runs that find its answers kept, which know of it beforehand."""
+    with chat_endpoint(lambda body: says({"a": "fine", "b": "odd"}[body["model"]])) as url:
+        models = json.dumps([{"name": name, "config": {"base_url": url}} for name in "ab"])
+        turns = "turns=[\"{{ {'fine': 'Go on.'}[answer] }}\"]"
+        keys = ["--json", "--set", f"models={models}", "--set", turns]
+        ran = evaluate(talk, *keys)
+        assert (ran.code, ran.value("heard,none", "a")) == (1, 4.0), ran.err
+        refused = evaluate(talk, *keys)
+        assert refused.code == 2
+        assert "turn 2 · b: turns (2): 'dict object' has no attribute 'odd'" in refused.err
+        assert "--force runs all the same" in refused.err
+        assert any("turn 2 · b" in said for said in evaluate(talk, *keys, "--dry-run").document["failures"])
+        forced = evaluate(talk, *keys, "--force")
+        assert (forced.code, forced.value("heard,none", "a")) == (1, 4.0), forced.err
+        assert forced.document["requests"]["sent"] == 0
 
 
 USER = """turns={model: {name: user, type: demo, config: {error_rate: 0}}, max_turns: 3, stop: STOP,
