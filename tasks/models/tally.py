@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tasks.models.config import Price
@@ -164,13 +165,14 @@ class RequestTally:
 
     def count_reused(self, answers: pa.Table, price: Price | None) -> None:
         """Counts what kept answers (rows of ANSWERS) spared."""
-        prompt, completion, hit, seconds = (
-            sum(filter(None, answers.column(name).to_pylist())) for name in SAVED
-        )
         self.refused += answers.column("status").to_pylist().count("refused")
-        self.saved_tokens += prompt + completion
-        self.saved_seconds += seconds
-        self.saved_cost += cost_of(prompt, completion, hit, price)
+        counts, by_batch = answers.select(SAVED), answers.column("inference_time").is_null()
+        for chosen, paid in ((pc.invert(by_batch), price), (by_batch, price and price.of_batches())):
+            columns = counts.filter(chosen).columns
+            prompt, completion, hit, seconds = (sum(filter(None, one.to_pylist())) for one in columns)
+            self.saved_tokens += prompt + completion
+            self.saved_seconds += seconds
+            self.saved_cost += cost_of(prompt, completion, hit, paid)
 
     def merged(self, other: "RequestTally") -> "RequestTally":
         """Both together: numbers add up, wall time is the longer one's."""

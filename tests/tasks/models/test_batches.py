@@ -582,6 +582,18 @@ def test_what_a_killed_process_had_by_batch_costs_the_price_of_batches(started: 
     assert (again.tally.sent, again.tally.batched) == (6, 4)
 
 
+def test_a_reused_answer_spared_what_asking_for_it_cost(started: Any, bench: Any):
+    _server, url = started("openai")
+    asked = model("openai", url, {"wait": "24h"})
+    by_batch(bench, asked, rows(4), price=HALF)
+    bench.ask(asked, rows(6), price=HALF)  # two of them alone
+    again = bench.ask(asked, rows(6), price=HALF)
+    alone = (1_000 * 1.0 + 100 * 10.0) / 1e6
+    assert again.tally.cost == 0
+    assert again.tally.saved_cost == pytest.approx(4 * alone / 2 + 2 * alone)
+    assert again.tally.saved_tokens == 6 * 1_100
+
+
 # A request of these tests has some 30 tokens before its answer, whose forecast is what it may have at most.
 ANSWER = {"max_tokens": 100}
 
