@@ -143,6 +143,7 @@ def print_latest(runs: Sequence["Glance"], as_json: bool) -> None:
     from rich.padding import Padding
     from rich.text import Text
 
+    from tasks.reporting.numbers import moment
     from tasks.reporting.terminal import console
 
     out = console()
@@ -150,9 +151,7 @@ def print_latest(runs: Sequence["Glance"], as_json: bool) -> None:
         out.print("no run yet: python -m flows.eval CONFIG makes one")
     for run in runs:
         status = "" if run.status == "ok" else f"  {run.status}"
-        out.print(
-            Text.assemble((run.started[:16].replace("T", " "), "dim"), "  ", (run.name, "bold"), status)
-        )
+        out.print(Text.assemble((moment(run.started) or "", "dim"), "  ", (run.name, "bold"), status))
         told = _numbers_of(run)
         told += [run.stopped] if run.stopped else []
         told += [f"changed: {', '.join(run.changed)}"] if run.changed else []

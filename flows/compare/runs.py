@@ -43,7 +43,6 @@ from tasks.comparison.runs import (
 )
 from tasks.reduction.facets import facet_words
 from tasks.reporting import numbers
-from tasks.reporting.context import moment
 from tasks.reporting.tables import Column, FittedTable, one_line
 from tasks.store.home import FileUnwritable, finite, write_json
 
@@ -138,7 +137,7 @@ def check_pairs(gate: Gate, *runs: ComparedRun) -> None:
 
 
 def _begun(run: ComparedRun) -> str | None:
-    return moment(run.manifest.get("started"))
+    return numbers.moment(run.manifest.get("started"))
 
 
 def check_baseline(base: ComparedRun) -> None:

@@ -9,12 +9,12 @@ from flows.compare.runs import name_of, outcome_line
 from tasks.comparison.compare import ComparedPair
 from tasks.comparison.matching import JoinedItems
 from tasks.comparison.runs import OutcomeChange
-from tasks.reporting.numbers import count, plural
+from tasks.reporting.numbers import count, moment, plural
 
 
 def dated(name: str, due: datetime) -> str:
     """The name and when the night was due, so that names are in the order of the nights."""
-    return f"{name} {due:%Y-%m-%d %H:%M}" + (f"{due::%S}" if due.second else "")
+    return f"{name} {moment(due.timestamp(), seconds=due.second > 0)}"
 
 
 def is_several(benchmarks: Iterable[Any]) -> bool:

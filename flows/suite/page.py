@@ -73,7 +73,7 @@ def about_night(night: Night, title: str, said: str, outcome: str | None) -> dic
     answers = [AnswerCounts.of(entry.requests or {}, night.attempt > 1) for entry in night.evaluations]
     return {
         "title": title,
-        "run": f"{night.run_id} · {night.place[:16].replace('T', ' ')}",
+        "run": f"{night.run_id} · {numbers.moment(night.place)}",
         "said": said,
         "outcome": outcome,
         "baseline": ", ".join(night.baseline),

@@ -112,10 +112,9 @@ def _outcome_sentences(compared: ComparedRuns) -> Iterator[str]:
 
 
 def _clock_sentence(night: Night, ahead: str) -> str:
-    began = night.started[:16].replace("T", " ")
     return (
-        f"inconclusive: by the clock it began at {began} UTC, before {ahead}, which has ended; set the "
-        "clock, or if it is right, remove that night's record "
+        f"inconclusive: by the clock it began at {numbers.moment(night.started)}, before {ahead}, which has "
+        "ended; set the clock, or if it is right, remove that night's record "
         f"(suites/{night.suite}/{ahead}.json in the store)"
     )
 

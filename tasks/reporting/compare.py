@@ -34,7 +34,7 @@ from tasks.comparison.matching import DEFAULT_REDUCTION
 from tasks.comparison.runs import changes, cost_changes
 from tasks.reduction.facets import facet_words
 from tasks.reporting import numbers
-from tasks.reporting.context import flat, moment, run_line
+from tasks.reporting.context import flat, run_line
 from tasks.reporting.page import packed_element, page_parts
 from tasks.reporting.plots import Axis, Forest, forest_row, limited
 from tasks.reporting.report import PageLimits, write_samples
@@ -561,7 +561,7 @@ def run_names(base: RunView, candidate: RunView, folders: tuple[str, str]) -> tu
         return names[0], names[1]
     begun = [view.manifest.get("started") for view in views]
     for seconds in (False, True):
-        when = [moment(each, seconds=seconds) for each in begun]
+        when = [numbers.moment(each, seconds=seconds) for each in begun]
         if all(when) and when[0] != when[1]:
             first, second = (" · ".join(filter(None, own)) for own in zip(models, when, strict=True))
             return first, second

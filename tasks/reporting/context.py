@@ -7,7 +7,6 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -274,7 +273,7 @@ def run_line(manifest: Mapping[str, Any]) -> str:
     parts: list[str | None] = [str(manifest[key]) for key in ("run_name", "run_id") if manifest.get(key)]
     when = next((manifest[key] for key in ("finished", "started", "date") if manifest.get(key)), None)
     if when:
-        parts.append(moment(when))
+        parts.append(numbers.moment(when))
     return " · ".join(dict.fromkeys(part for part in parts if part))
 
 
@@ -336,7 +335,7 @@ def provenance(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
         "task_runs",
         "tokens",
     }
-    shown = {**manifest, "started": moment(manifest.get("started"))}
+    shown = {**manifest, "started": numbers.moment(manifest.get("started"))}
     return [row for key, value in shown.items() if key not in left_out for row in flat(key, value)]
 
 
@@ -355,19 +354,6 @@ def flat(name: str, value: Any) -> list[tuple[str, str]]:
     if isinstance(value, int) and not isinstance(value, bool) and "seed" not in name:
         return [(name, numbers.count(value))]
     return [(name, str(value))]
-
-
-def moment(when: Any, *, seconds: bool = False) -> str | None:
-    """A time, given in seconds since 1970 or as ISO 8601 text, to the minute or the second.
-
-    >>> moment(1795484525), moment("2026-11-24T01:42:05Z", seconds=True)
-    ('2026-11-24 01:42 UTC', '2026-11-24 01:42:05 UTC')
-    """
-    if when is None:
-        return None
-    if isinstance(when, int | float):
-        when = datetime.fromtimestamp(when, UTC).isoformat()
-    return f"{str(when).replace('T', ' ')[: 19 if seconds else 16]} UTC"
 
 
 def benchmark_name(manifest: Mapping[str, Any], rows: Sequence[ResultRow]) -> str:

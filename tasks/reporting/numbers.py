@@ -6,6 +6,7 @@ stage rate makes of one prompt and filter, as the manifest holds it under ``rati
 
 import math
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from typing import Any, Final
 
 MISSING = "–"
@@ -125,6 +126,19 @@ def duration(seconds: float) -> str:
     if minutes < 60:
         return f"{minutes} min {rest:02d} s"
     return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def moment(when: Any, *, seconds: bool = False) -> str | None:
+    """A time, given in seconds since 1970 or as ISO 8601 text, to the minute or the second.
+
+    >>> moment(1795484525), moment("2026-11-24T01:42:05Z", seconds=True)
+    ('2026-11-24 01:42 UTC', '2026-11-24 01:42:05 UTC')
+    """
+    if when is None or when == "":
+        return None
+    if isinstance(when, int | float):
+        when = datetime.fromtimestamp(when, UTC).isoformat()
+    return f"{str(when).replace('T', ' ')[: 19 if seconds else 16]} UTC"
 
 
 RATING_COLUMNS: Final = ("Model", "Rank", "Strength", "Interval", "Won", "Tied", "Lost", "Note")

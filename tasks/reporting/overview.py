@@ -11,9 +11,9 @@ import math
 import os
 import re
 import secrets
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from html import unescape
 from pathlib import Path
 from typing import Any, Final
@@ -398,7 +398,7 @@ def _write_index(runs: Sequence[Glance], store: Store, folder: Path) -> None:
             _steps(f"{benchmark}: {pair}", *found) for (benchmark, pair), found in sweeps(runs).items()
         ],
         "comparisons": compared[:NEWEST],
-        "written": datetime.now().astimezone().strftime("%Y-%m-%d %H:%M"),
+        "written": numbers.moment(time.time()),
     }
     before, after = page_parts("index.html", context, SCRIPTS, secrets.token_urlsafe(16))
     named = None if _is_default(store) else store.uri
@@ -500,7 +500,7 @@ def _comparisons(folder: Path) -> list[dict[str, Any]]:
             "link": quote(os.path.relpath(path, folder)),
             "name": str(path.parent.relative_to(folder)),
             "runs": (_meta(path, _RUNS_OF) or "").split(),
-            "when": datetime.fromtimestamp(path.stat().st_mtime).astimezone().strftime("%Y-%m-%d %H:%M"),
+            "when": numbers.moment(path.stat().st_mtime),
         }
         for path in found
     ]

@@ -224,10 +224,10 @@ def test_without_sql_the_latest_runs_are_listed_with_numbers_changes_and_places(
         }
         record_run(store, manifest, [RESULTS.empty_table()], [ITEM_ROWS.empty_table()])
     assert history(store).stdout.splitlines() == [
-        "2027-01-16 08:00  night-1",
+        "2027-01-16 08:00 UTC  night-1",
         "    changed: sample_params",
         "    /results/night-1/report.html",
-        "2027-01-15 08:00  night-0",
+        "2027-01-15 08:00 UTC  night-0",
         "    /results/night-0/report.html",
     ]
     (latest,) = json.loads(history(store, "--limit", "1", "--json").stdout)

@@ -481,6 +481,7 @@ def test_the_page_counts_answers_as_its_sentence_does(
     write_page(tmp_path, about_night(own, "night", "said", "pass"), runs, [])
     page = html.unescape((tmp_path / "suite.html").read_text())
     assert f'<dd>{shown[0]}</dd><dd class="dim">{shown[1]}</dd>' in page
+    assert f"{own.run_id} · {own.place[:16].replace('T', ' ')} UTC" in page
 
 
 def headlines(folder: Path, *numbers: tuple[str, str | None, dict[str, str], float]) -> str:

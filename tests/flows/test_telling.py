@@ -97,7 +97,7 @@ def test_a_night_posts_verdict_pairs_link_cost_and_key_and_has_a_receipt(
         tell.fn(planned, ())
     (message,) = told
     assert message["key"] == f"{id_of(planned)}:regression"
-    assert message["text"] == "night 2026-11-23 02:30 ended Failed: lost"
+    assert message["text"] == "night 2026-11-23 02:30 UTC ended Failed: lost"
     assert (message["verdict"], message["pairs"], message["cost"]) == ("regression", PAIRS, {"USD": 0.25})
     assert {"url"} < set(message)
     (receipt,) = record_of(planned).notices
@@ -350,7 +350,7 @@ def test_a_night_that_was_stopped_is_recorded_and_told_once(
     for _ in range(2):
         record_night_stopped(None, stopped, state)  # type: ignore[arg-type]
     (message,) = told
-    assert message["text"] == f"night 2026-11-23 02:30 ended {name}: its process is gone"
+    assert message["text"] == f"night 2026-11-23 02:30 UTC ended {name}: its process is gone"
     assert (message["verdict"], message["pairs"]) == (None, [])
     night = record_of(planned)
     assert night.ended
@@ -365,7 +365,7 @@ def test_a_night_that_is_being_cancelled_is_told_and_recorded_as_cancelled(plan:
     night = record_of(planned)
     (told,) = night.notices
     assert (told.key, told.text) == (
-        f"{id_of(planned)}:Cancelled", "night 2026-11-23 02:30 ended Cancelled: Flow run was cancelled."
+        f"{id_of(planned)}:Cancelled", "night 2026-11-23 02:30 UTC ended Cancelled: Flow run was cancelled."
     )  # fmt: skip
     assert [entry.message for entry in night.evaluations] == ["Cancelled: Flow run was cancelled."]
 
@@ -401,7 +401,7 @@ def test_a_run_by_hand_tells_nobody(plan: Any) -> None:
 def test_what_is_told_of_a_night_has_nothing_that_a_terminal_obeys(plan: Any) -> None:
     state = State(type=StateType.CRASHED, name="Crashed", message="\x1b[2Jgone")
     leave_record(plan("1"), state, run())
-    assert record_of(plan("1")).notices[0].text == "night 2026-11-23 02:30 ended Crashed: \\u001b[2Jgone"
+    assert record_of(plan("1")).notices[0].text == "night 2026-11-23 02:30 UTC ended Crashed: \\u001b[2Jgone"
 
 
 def test_the_baseline_of_a_night_is_fixed_when_it_is_first_due(plan: Any) -> None:

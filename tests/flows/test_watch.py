@@ -824,7 +824,7 @@ def test_a_night_whose_machine_died_is_recorded_and_told_by_the_watch(
     for minute in range(2):
         watch.look(minute)
     assert [(message["key"], message["text"]) for message in told] == [
-        (f"{run['id']}:Crashed", "night 2026-11-23 11:55 ended Crashed: said so")
+        (f"{run['id']}:Crashed", "night 2026-11-23 11:55 UTC ended Crashed: said so")
     ]
     night = find_night(Store(planned.store), "night", planned.run_id)
     assert night is not None
@@ -843,7 +843,7 @@ def test_a_crash_of_a_retry_is_told_where_its_suite_was_renamed_since_the_first_
     begin(planned, at(60))
     for minute in range(2):
         watch.look(minute)
-    assert f"{now_called} 2026-11-23 11:55 ended Crashed: said so" in texts(told)
+    assert f"{now_called} 2026-11-23 11:55 UTC ended Crashed: said so" in texts(told)
 
 
 def test_a_night_whose_suite_is_gone_is_told_all_the_same_under_the_key_that_it_would_have(

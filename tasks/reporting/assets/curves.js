@@ -64,7 +64,7 @@ function courseLine(points, order, x, y) {
     band.length ? svg('polygon', { class: 'band', points: band.join(' ') }) : '',
     svg('polyline', { class: 'line', points: places(points, ({ value }) => value).join(' ') }),
     ...points.map((point) => svg('circle', { cx: x(point.night), cy: y(point.value), r: points.length > 60 ? 1.5 : 3 },
-      svg('title', {}, `${point.run.name}, ${point.run.when}: ${point.text}`))));
+      svg('title', {}, `${point.run.name}, ${point.run.when} UTC: ${point.text}`))));
 }
 
 // An axis with ticks at round numbers; shares stay within 0 and 1.

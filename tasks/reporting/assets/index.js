@@ -5,7 +5,7 @@ const PAGE_ROWS = 200;
 
 // Key, heading, whether it is a number, whether it is shown at first, and what a cell holds.
 const COLUMNS = [
-  ['when', 'Started', false, true, (run) => run.when],
+  ['when', 'Started (UTC)', false, true, (run) => run.when],
   ['name', 'Run', false, true, (run) => [run.link ? element('a', { href: run.link, title: run.id, text: run.name }) : run.name, run.status === 'ok' ? null : element('span', { class: 'chip none', text: run.status })]],
   ['benchmark', 'Benchmark', false, true, (run) => run.benchmark],
   ['models', 'Models', false, true, (run) => run.models],

@@ -3,7 +3,9 @@
 import html
 import json
 import math
+import os
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -300,6 +302,28 @@ def test_the_page_knows_which_comparisons_are_of_which_runs(store: Store, tmp_pa
     write_index(store, folder)
     found = {entry["name"]: entry["runs"] for entry in rows_of(folder)["comparisons"]}
     assert found == {"both": ["one", "two"], "old": []}
+
+
+def test_the_page_says_that_its_times_are_utc(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "results"
+    record(store, "one", 1, row("a", 0.5))
+    (folder / "both").mkdir(parents=True)
+    page = folder / "both" / "comparison.html"
+    page.touch()
+    os.utime(page, (1795484525, 1795484525))
+    monkeypatch.setenv("TZ", "<+14>-14")
+    time.tzset()
+    try:
+        text = write_index(store, folder).read_text(encoding="utf-8")
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert [entry["when"] for entry in rows_of(folder)["comparisons"]] == ["2026-11-24 01:42 UTC"]
+    assert "<li>2026-11-02 02:00 UTC " in text
+    assert re.search(r"Written \d{4}-\d\d-\d\d \d\d:\d\d UTC by", text)
+    assert "Started (UTC)" in text
 
 
 def test_a_folder_has_the_page_of_one_store(store: Store, tmp_path: Path) -> None:
