@@ -81,16 +81,14 @@ def _added(runs: Sequence[ItemColumn], aggregation: Aggregation) -> Floats | Non
 
 
 def _two_sided(units: Floats, seed: int) -> float:
-    """By sign flips; counted where all units that move do so equally far, which resolves any level. Of
-    others, below what draws resolve, by the bound that holds for any signs (Hoeffding 1963)."""
+    """By sign flips; counted where all units that move do so equally far."""
     units = np.round(units, 12)  # equal but for rounding is equal
     moving = units[units != 0]
     if not len(moving):
         return 1.0
     if np.ptp(np.abs(moving)) == 0:
         return mcnemar(int((moving > 0).sum()), int((moving < 0).sum()))
-    bound = 2 * math.exp(-(float(moving.sum()) ** 2) / (2 * float(moving @ moving)))
-    return min(sign_flip(moving, _DRAWS, np.random.default_rng(seed)), bound)
+    return sign_flip(moving, _DRAWS, np.random.default_rng(seed))
 
 
 def adjusted_at_night(p_values: Sequence[float], night: int) -> Floats:

@@ -8,7 +8,7 @@ answered, and the first one behind the best that is significantly worse is named
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
 from typing import Any, Final
@@ -142,7 +142,7 @@ SWEEP: Final = "sweep"
 Known = Mapping[str, Mapping[str, Any]]
 """What is known of models, by their names: their step, the tokens they have seen."""
 ALPHA: Final = 0.05
-"""The level, over all comparisons of a run together (Holm), at which a checkpoint counts as worse."""
+"""The level, over any two checkpoints of all curves together (Holm), at which one counts as worse."""
 ITERATIONS: Final = 2_000
 """Resamples of metrics that have no formula: a sweep has many comparisons."""
 
@@ -196,8 +196,8 @@ def learning_curves(run: ComparedRun, known: Known) -> tuple[LearningCurve, ...]
     rules = ComparisonRules(
         aggregations({}, run.results), statistics=StatisticsConfig(bootstrap_iters=ITERATIONS)
     )
-    pairs = compare_runs(run, run, matches, rules).pairs
-    compared = {(pair.match.base, pair.match.candidate): pair for pair in pairs}
+    pairs = compare_runs(run, run, list(dict.fromkeys(matches)), rules).pairs
+    compared = {(pair.match.base, pair.match.candidate): pair for pair in _over_any_two(pairs, series)}
     tested = drift_tests(rules.aggregation)
     curves = [
         _curve(shared, keys, (facet, places), peaks[shared], results, compared)
@@ -205,6 +205,23 @@ def learning_curves(run: ComparedRun, known: Known) -> tuple[LearningCurve, ...]
     ]
     p_values = [tested([run.groups[key] for key in keys], keys[-1]) for keys in series.values()]
     return _with_trend_tests(curves, p_values)
+
+
+def _over_any_two(
+    pairs: Sequence[ComparedPair], series: Mapping[GroupKey, Sequence[GroupKey]]
+) -> Iterator[ComparedPair]:
+    """The pairs, their p-values adjusted over any two checkpoints of each curve: which of them is the best,
+    and so compared with all others, the same numbers decided."""
+    tests = {
+        frozenset((pair.match.base, pair.match.candidate)): pair.comparison.p_value
+        for pair in pairs
+        if pair.comparison is not None
+    }
+    others = sum(math.comb(len(keys), 2) for keys in series.values()) - len(tests)
+    adjusted = dict(zip(tests, adjust([*tests.values(), *[1.0] * others]).tolist(), strict=False))
+    for pair in pairs:
+        p_adjusted = adjusted.get(frozenset((pair.match.base, pair.match.candidate)))
+        yield replace(pair, p_adjusted=p_adjusted)
 
 
 def _with_trend_tests(

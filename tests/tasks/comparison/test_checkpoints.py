@@ -86,6 +86,18 @@ def test_a_sweep_that_rises_has_a_trend_and_no_worse_checkpoint(tmp_path: Path) 
     assert "from one checkpoint to the next +0.0500 (p < 0.001)" in context["sentences"][0][0]
 
 
+def test_differences_from_the_best_are_adjusted_over_any_two_checkpoints(tmp_path: Path) -> None:
+    right = {step: 100 + 13 * (step == 4) for step in range(20)}
+    (curve,) = learning_curves(sweep(tmp_path, right), steps(right))
+    best = curve.points[19].best
+    assert best is not None
+    assert best.comparison is not None
+    assert best.p_adjusted == pytest.approx(best.comparison.p_value * 20 * 19 / 2)
+    before = curve.points[4].before
+    assert before is not None
+    assert before.p_adjusted == best.p_adjusted  # whichever of the two comes first
+
+
 @pytest.mark.parametrize(("one", "other", "later"), [("good", "bad", 100), ("good", "bad", 300), (1, 2, 100)])
 def test_two_trainings_have_a_curve_each(tmp_path: Path, one: Any, other: Any, later: int) -> None:
     right = {1: 160, 2: 180, 3: 80, 4: 60}
