@@ -10,9 +10,11 @@ import numpy as np
 from metrics.aggregation import Aggregation
 from metrics.errors import MetricError
 from metrics.statistics.clusters import (
+    UNEVEN,
     Crossed,
     alike_variance,
     counts,
+    effective,
     numbered,
     sizes,
     too_few_for_a_tail,
@@ -202,13 +204,24 @@ def too_few_units(
     if few is not None or ordered or not all(map(len, runs)):
         return few
     ends = range_of(aggregation, *map(score_column, runs)) if aggregation.averages else aggregation.bounds
+    ranged = all(map(math.isfinite, ends))
     kind, remedy = "numbers without a range", ", or a metric that declares its range"
-    if all(map(math.isfinite, ends)):
-        if aggregation.even:
-            return None
-        kind, remedy = "texts of a corpus score", ""
-    found = (too_few_for_a_tail(own, len(run), kind, remedy) for own, run in zip(groups, runs, strict=True))
-    return next(filter(None, found), None)
+    if ranged:
+        kind, remedy = "items of unequal weight" if aggregation.even else "texts of a corpus score", ""
+    for run, own in zip(runs, groups, strict=True):
+        count = len(run) if own is None else min(counts(own))
+        units = _equal_units(aggregation, run, np.arange(len(run)) if own is None else own)
+        if ranged and aggregation.even and (aggregation.weight is None or units >= UNEVEN * count):
+            continue
+        if few := too_few_for_a_tail(units, count, kind if own is None else f"clusters of {kind}", remedy):
+            return few
+    return None
+
+
+def _equal_units(aggregation: Aggregation, run: ItemColumn, ways: Ints) -> float:
+    """As how many equal ones a run's items, or clusters, count by what they weigh in the number."""
+    weights = [] if run.statistics is None else [run.statistics[:, at] for at in aggregation.weight or ()]
+    return min((effective(ways, own) for own in weights if own.any()), default=effective(ways))
 
 
 def range_of(aggregation: Aggregation, first: Floats, second: Floats) -> tuple[float, float]:

@@ -13,6 +13,7 @@ from metrics.statistics.differences import ItemColumn
 from metrics.statistics.estimate import estimate
 from metrics.statistics.gate import decide
 from metrics.statistics.unpaired import compare_unpaired
+from tasks.reduction.estimators import mean_of_samples
 
 FAST = StatisticsConfig(bootstrap_iters=200)
 
@@ -86,6 +87,30 @@ def test_no_gate_passes_on_few_texts_of_a_corpus_score(texts: int, passes: bool)
     said = "49 texts of a corpus score are too few to rule out a loss: it takes 50"
     assert made.too_few == (None if passes else said)
     assert (made.warning is None) is passes
+
+
+@pytest.mark.parametrize("made", ["perplexity of words", "mean of samples"])
+@pytest.mark.parametrize(
+    ("words", "needed"), [(np.full(60, 40.0), None), (np.round(4_000 / np.arange(1, 61)), "13.4 equal ones")]
+)
+def test_no_gate_passes_on_items_that_count_as_few_by_what_they_weigh(
+    made: str, words: Any, needed: str | None
+) -> None:
+    """Of documents of such lengths .05 to .11 of gates passed a loss of the margin, and .07 to .13 of means
+    over so many samples each."""
+    samples = made == "mean of samples"
+    aggregation = (
+        mean_of_samples((0.0, 1.0)).aggregation if samples else build_aggregation("weighted_perplexity")
+    )
+    rng = np.random.default_rng(6)
+    shares = (0.7 if samples else -2.0) + rng.normal(0, 0.01, (2, len(words)))
+    columns = [ItemColumn(own, np.column_stack([own * words, words])) for own in shares]
+    compared = compare_items(aggregation, columns[0], columns[1], None, FAST)
+    verdict = decide(compared, 1.0, 0.05, higher_is_better=samples).verdict
+    assert (verdict == "inconclusive") is (needed is not None)
+    kind = "items of unequal weight" if samples else "numbers without a range"
+    said = None if needed is None else f"60 {kind} that count as {needed} are too few to rule out a loss: it"
+    assert (compared.too_few or "").partition(" takes 50")[0] == (said or "")
 
 
 def test_a_median_that_many_items_have_is_not_said_to_be_of_items_that_are_alike() -> None:
