@@ -37,7 +37,6 @@ from tasks.store.schemas import ABSENT, plain_values, row_dicts
 from tasks.store.storage import ArtifactRef, Store
 from tasks.store.thresholds import Threshold
 
-Extractor = Callable[[list[list[Any]], list[Mapping[str, Any]]], list[list[Any]]]
 ARROWS = {True: "↑", False: "↓", None: ""}
 MEANING = {True: "higher is better", False: "lower is better", None: ""}
 OWN_FACETS = ("model_name", "prompt_template")
@@ -220,16 +219,14 @@ class RunView:
 
     ``manifest`` is the content of ``manifest.json``; ``results`` has the RESULTS schema
     (``tasks/store/schemas.py``), failed pairs included; each call of ``samples`` gives a new pass over all
-    samples, in the same order each time. ``extractors`` (filter name → the pipeline's ``apply``) lets the
-    diagnostics run a filter again; without one, only filters that are a single regular expression are looked
-    into. ``picked`` gives the samples at some positions, in their order, without making the others; None:
-    they are picked from a whole pass. ``media`` reads an image that a prompt names, by its digest.
+    samples, in the same order each time. ``picked`` gives the samples at some positions, in their order,
+    without making the others; None: they are picked from a whole pass. ``media`` reads an image that a prompt
+    names, by its digest.
     """
 
     manifest: Mapping[str, Any]
     results: pa.Table
     samples: Callable[[], Iterator[SampleView]]
-    extractors: Mapping[str, Extractor] = field(default_factory=dict)
     media: Callable[[str], bytes] | None = None
     picked: Callable[[Collection[int]], Iterator[SampleView]] | None = None
 

@@ -7,7 +7,7 @@ where the reference is "1,319"), no model can score on that item.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,7 +27,7 @@ from tasks.reporting.diagnostics.findings import (
     TallyCheck,
 )
 from tasks.reporting.spans import find_span, patterns
-from tasks.reporting.view import Extractor, LabelView, ResponseView, RunView, SampleView
+from tasks.reporting.view import LabelView, ResponseView, RunView, SampleView
 from tasks.verdicts.labels import NO_TRUTH
 
 if TYPE_CHECKING:
@@ -401,6 +401,10 @@ TESTS: Final = 2_000  # items tested a filter: bounds the time that a run of a m
 PIECES: Final = 30  # words of a reference tried one by one
 
 
+Extractor = Callable[[list[list[Any]], list[Mapping[str, Any]]], list[list[Any]]]
+"""What a filter makes of responses."""
+
+
 @dataclass(frozen=True)
 class _Frame:
     """A response without the answer in it."""
@@ -598,7 +602,7 @@ class UnreachableReferences:
 def probes(view: RunView) -> dict[str, Probe]:
     """Filter name → probe, for filters that take something from a text and are scored by exact match.
 
-    Filters of the user's own code are left out unless the view brings their ``apply``.
+    Filters of the user's own code are left out.
     """
     config = view.manifest.get("config")
     if not isinstance(config, Mapping) or config.get("output_type", "generate_until") != "generate_until":
@@ -607,7 +611,7 @@ def probes(view: RunView) -> dict[str, Probe]:
     for entry in config.get("filter_list") or ():
         steps, name = entry.get("filter"), str(entry.get("name"))
         metrics = _strict_metrics(entry.get("metric_list") or config.get("metric_list") or [STRICT])
-        apply = view.extractors.get(name) or _pipeline(entry)
+        apply = _pipeline(entry)
         if steps and metrics and apply is not None:
             found[name] = Probe(apply, metrics)
     return found
