@@ -51,8 +51,8 @@ def as_text(truth: Any) -> str:
     return truth if isinstance(truth, str) else canonical_json(truth).decode()
 
 
-def normaliser(params: ExactMatchParams) -> Callable[[str], str] | None:
-    """What is done to both texts before they are compared; None: nothing."""
+def exact_match(params: ExactMatchParams) -> Judge:
+    """The response is the ground truth, once the same is done to both texts."""
     steps: list[Callable[[str], str]] = []
     if params.ignore_case:
         steps.append(str.casefold)
@@ -60,20 +60,11 @@ def normaliser(params: ExactMatchParams) -> Callable[[str], str] | None:
         steps.append(lambda text: text.translate(_PUNCTUATION))
     if params.strip:
         steps.append(str.strip)
-    if len(steps) <= 1:
-        return steps[0] if steps else None
 
     def normalise(text: str) -> str:
         for step in steps:
             text = step(text)
         return text
-
-    return normalise
-
-
-def exact_match(params: ExactMatchParams) -> Judge:
-    """The response is the ground truth."""
-    normalise = normaliser(params) or str
 
     def judge(response: str, truth: Any) -> BuiltInVerdict:
         return normalise(response) == normalise(as_text(truth)), None

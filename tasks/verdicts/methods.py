@@ -28,10 +28,9 @@ from tasks.verdicts.built_in import (
     Judge,
     as_text,
     needs_truth,
-    normaliser,
     regex_match,
 )
-from tasks.verdicts.config import METHOD_PARAMS, EvaluationMethodConfig, ExactMatchParams, RegexMatchParams
+from tasks.verdicts.config import METHOD_PARAMS, EvaluationMethodConfig, RegexMatchParams
 from tasks.verdicts.labels import NO_TRUTH, Verdict, details_json, read_verdicts
 
 _BY_KEYWORD = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -174,48 +173,16 @@ def build_method(
     if config.type is None:
         return user_method(config, resolve(str(config.function)))
     params = METHOD_PARAMS[config.type].model_validate(config.params)
-    if isinstance(params, ExactMatchParams):
-        judge = _exact_match(config.name, params)
+    part = getattr(params, "ground_truth_field", None)
+    wants_truth = needs_truth(config.type, params)
+    if isinstance(params, RegexMatchParams):
+        judge = _matching(config.name, params, wants_truth, part, seconds)
     else:
-        part = getattr(params, "ground_truth_field", None)
-        wants_truth = needs_truth(config.type, params)
-        if isinstance(params, RegexMatchParams):
-            judge = _matching(config.name, params, wants_truth, part, seconds)
-        else:
-            judge = _row_by_row(config.name, JUDGES[config.type](params), wants_truth, part)
+        judge = _row_by_row(config.name, JUDGES[config.type](params), wants_truth, part)
     typed = config.type == "json_match"  # to the others a ground truth is its text, as in templates
     return EvaluationMethod(
         name=config.name, judge=judge, request_columns=TYPED_COLUMNS if typed else ASKED_COLUMNS
     )
-
-
-def _exact_match(name: str, params: ExactMatchParams) -> JudgeBatch:
-    """The same verdicts as the judge of built_in.exact_match, with no object made for each response."""
-    normalise = normaliser(params)
-    right = [Verdict(name, passed=True, score=1.0)]
-    wrong = [Verdict(name, passed=False, score=0.0)]
-
-    def judge(batch: pa.RecordBatch, requests: Sequence[RequestRow], _: Origin) -> Iterator[Judgement]:
-        started, judged = time.perf_counter(), []
-        last: RequestRow | None = None
-        answers: set[str] = set()
-        missing: str | None = None
-        for response, request in zip(batch.column("response").to_pylist(), requests, strict=True):
-            if request is not last:
-                last = request
-                truths, missing = _parts(request.references, params.ground_truth_field)
-                texts = map(as_text, truths)
-                answers = set(map(normalise, texts) if normalise else texts)
-            if missing is not None:
-                judged.append([Verdict(name, error=missing)])
-            elif not answers or response is None:
-                judged.append([_nothing_to_compare(name, response)])
-            else:
-                judged.append(right if (normalise(response) if normalise else response) in answers else wrong)
-        seconds = (time.perf_counter() - started) / max(len(judged), 1)
-        return iter([(verdicts, seconds) for verdicts in judged])
-
-    return judge
 
 
 def _parts(truths: Sequence[Any], path: str | None) -> tuple[list[Any], str | None]:
@@ -233,7 +200,7 @@ def _parts(truths: Sequence[Any], path: str | None) -> tuple[list[Any], str | No
     return found, None
 
 
-def _row_by_row(name: str, judge: Judge, wants_truth: bool, path: str | None = None) -> JudgeBatch:
+def _row_by_row(name: str, judge: Judge, wants_truth: bool, path: str | None) -> JudgeBatch:
     def judge_all(batch: pa.RecordBatch, requests: Sequence[RequestRow], _: Origin) -> Iterator[Judgement]:
         for response, request in zip(batch.column("response").to_pylist(), requests, strict=True):
             started = time.perf_counter()

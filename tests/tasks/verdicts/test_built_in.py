@@ -2,12 +2,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tasks.rows.parts import Part
 from tasks.verdicts.built_in import JUDGES, numbers_in
-from tasks.verdicts.config import METHOD_PARAMS, ExactMatchParams
+from tasks.verdicts.config import METHOD_PARAMS
 
 
 def judge(kind: str, response: str, truth: Any, **params: Any) -> tuple[bool, Any]:
@@ -179,29 +177,3 @@ def test_an_item_without_ground_truth_is_unscored_unless_none_is_needed(
     [row] = [row for batch in wanting.statistics(["scored", "error"]) for row in batch.to_pylist()]
     assert row == {"scored": False, "error": "the item has no ground truth to compare"}
     assert [x for b in length.statistics(["passed"]) for x in b["passed"].to_pylist()] == [True]
-
-
-@settings(deadline=None)
-@given(
-    responses=st.lists(st.text(max_size=6), min_size=1, max_size=8),
-    truth=st.text(max_size=6),
-    params=st.builds(
-        ExactMatchParams, ignore_case=st.booleans(), ignore_punctuation=st.booleans(), strip=st.booleans()
-    ),
-)
-def test_the_fast_path_of_exact_match_says_what_its_judge_says(
-    responses: list[str], truth: str, params: ExactMatchParams
-) -> None:
-    import pyarrow as pa
-
-    from tasks.rows.parts import Origin
-    from tasks.verdicts.config import EvaluationMethodConfig
-    from tasks.verdicts.methods import RequestRow, build_method
-
-    config = EvaluationMethodConfig(name="exact_match", type="exact_match", params=params.model_dump())
-    method = build_method(config, lambda _: None)
-    batch = pa.RecordBatch.from_pydict({"response": pa.array(responses, pa.string())})
-    asked = [RequestRow(0, [truth], None)] * len(responses)
-    fast = [verdicts[0].passed for verdicts, _ in method.judge(batch, asked, Origin("m", "p"))]
-
-    assert fast == [JUDGES["exact_match"](params)(response, truth)[0] for response in responses]
