@@ -192,8 +192,8 @@ function drawPivot(rows, values) {
   };
   byId('facet-table').classList.toggle('tall', lines.length > 24);
   byId('pivot').replaceChildren(
-    element('thead', {}, element('tr', {}, element('th', { scope: 'col', text: facetName(by, [...values.keys()]) }), ...columns.map((text) => element('th', { scope: 'col', class: 'num', text })))),
-    element('tbody', {}, ...lines.map((name) => element('tr', {}, element('th', { scope: 'row', text: name }), ...columns.map((head) => cell(name, head))))));
+    element('thead', {}, element('tr', {}, element('th', { scope: 'col', text: facetName(by, [...values.keys()]) }), ...columns.map((text) => element('th', { scope: 'col', class: 'num' }, element('bdi', { text }))))),
+    element('tbody', {}, ...lines.map((name) => element('tr', {}, element('th', { scope: 'row' }, element('bdi', { text: name })), ...columns.map((head) => cell(name, head))))));
 }
 
 facetTable();

@@ -713,6 +713,53 @@ def test_a_name_of_a_model_is_not_broken_where_there_is_room(browser: Any, tmp_p
     opened.context.close()
 
 
+LENGTHY = "an-organisation/" + "a" * 104
+
+
+@pytest.fixture(scope="module")
+def lengthy(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The three pages of a model whose name is one word of 120 characters, and of a short one."""
+    folder = tmp_path_factory.mktemp("lengthy")
+
+    def samples() -> Iterator[SampleView]:
+        for model in (LENGTHY, "small"):
+            for number in range(4):
+                yield SampleView(str(number), model, "default", "How many?", responses=[ResponseView("7")],
+                                 scores={"em,none": [number % 2]})  # fmt: skip
+
+    view = run_of(samples, {"benchmark": "b", "run_id": "r"})
+    compared = [
+        PairView("em,none", 0.5, 0.6, 0.1, -0.1, 0.3, n_items=4, group=f"{name} · x")
+        for name in (LENGTHY, "")
+    ]
+    store = Store(str(folder / "store"))
+    record(store, LENGTHY.replace("/", "-"), 1, row(LENGTHY, 0.5))
+    record(store, "short", 2, row("small", 0.6))
+    return {
+        "report": write_report(view, folder / "report.html").path,
+        "comparison": write_compare_report(
+            view, view, compared, folder / "c.html", names=(LENGTHY, f"{LENGTHY} · 2026-11-24")
+        ).path,
+        "index": write_index(store, folder / "results"),
+    }
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("name", ["report", "comparison", "index"])
+def test_a_long_name_pushes_no_number_off_the_screen(
+    browser: Any, lengthy: dict[str, Path], name: str, width: int
+) -> None:
+    opened = Opened(browser, lengthy[name], viewport={"width": width, "height": 900})
+    page = opened.ready()
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    tables = page.locator(".scroll:visible").evaluate_all(
+        "all => all.map((box) => [box.ariaLabel, box.scrollWidth, box.clientWidth])"
+    )
+    wider = 150 if width == 1280 else 900  # a table of many columns is scrolled, within reason
+    assert [name for name, inner, outer in tables if inner > outer + wider] == []
+    opened.context.close()
+
+
 LINES = """cell => {
   const range = document.createRange();
   range.selectNodeContents(cell);
@@ -1097,7 +1144,7 @@ def test_a_night_of_60_benchmarks_by_3_models_is_a_page(browser: Any, tmp_path: 
         for name in names for model in models
     ]  # fmt: skip
     write_night(tmp_path / "suite.html", {
-        "title": "nightly", "run": "nightly-1", "said": "regression", "outcome": "regression",
+        "title": "nightly", "run": "nightly-1", "said": "S" * 900, "outcome": "regression",
         "baseline": "nightly-0", "failed": [{"name": "broken", "message": "E" * 900}], "evaluated": 179,
         "asked": 10, "kept": 0, "reused": 20, "models": models, "matrix": matrix, "rows": rows, "open": False,
         "notes": ["N" * 900],
