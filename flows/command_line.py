@@ -36,7 +36,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from traceback import walk_tb
 from types import FrameType
-from typing import Any, Final, TextIO, cast
+from typing import Any, Final, NoReturn, TextIO, cast
 from weakref import WeakKeyDictionary
 
 import orjson
@@ -117,6 +117,7 @@ def command_line(app: typer.Typer, arguments: Sequence[str] | None = None) -> No
         _document_alone(as_json),
         _output_written(),
         _waits_told(),
+        _left_by_nobody(),
         _interrupts() as interrupted,
     ):
         try:
@@ -247,6 +248,26 @@ def _unwritten(lost: bool) -> OSError | None:
             os.dup2(nothing.fileno(), stream.fileno())
         return error
     return None
+
+
+@contextmanager
+def _left_by_nobody() -> Iterator[None]:
+    """A block in which somebody's ``os._exit(0)``, which nothing can catch, is told and is a failure of this
+    process; children that it forks end as they like."""
+    own, leave = os.getpid(), os._exit
+
+    def told(status: int) -> NoReturn:
+        if os.getpid() == own and status == 0:
+            frame, status = sys._getframe(1), FAILED
+            place = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+            print(f"error: {place} ended the command before it was done (os._exit)", file=sys.stderr)
+        leave(status)
+
+    os._exit = told
+    try:
+        yield
+    finally:
+        os._exit = leave
 
 
 @contextmanager

@@ -221,6 +221,26 @@ def test_an_exit_of_a_library_is_a_failure(name: str, capsys: pytest.CaptureFixt
     assert "argparse.py" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("code", [0, 7])
+def test_a_process_that_code_of_others_ends_is_no_success(code: int) -> None:
+    # What the children of a process end with is theirs.
+    program = f"""
+import os
+from flows.command_line import command_line, new_app
+app = new_app()
+@app.command()
+def main() -> None:
+    if (child := os.fork()) == 0:
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    os._exit({code})
+command_line(app, [])
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert ended.returncode == (code or 1)
+    assert ("ended the command before it was done (os._exit)" in ended.stderr) == (code == 0)
+
+
 def test_what_ends_a_command_and_is_no_error_is_told_in_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     app = new_app()
 
