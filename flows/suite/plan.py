@@ -379,14 +379,14 @@ def _check_gated(gate: Gate, configs: Sequence[EvalConfig]) -> None:
 def _planned(
     night: PlannedNight, benchmark: SuiteBenchmark, file: Path, options: SuiteOptions
 ) -> Iterator[PlannedEvaluation]:
+    suite, set_here = night.suite, {key.partition(".")[0] for key in benchmark.set}
     overrides = [override(key, value) for key, value in benchmark.set.items()]
-    if night.suite.models:
-        models = [model.model_dump(mode="json", exclude_unset=True) for model in night.suite.models]
-        overrides.append(override("models", models))
+    if suite.models:  # before what is set of them
+        models = [model.model_dump(mode="json", exclude_unset=True) for model in suite.models]
+        overrides.insert(0, override("models", models))
     limit = options.limit or benchmark.limit
-    said: dict[str, Any] = {"canaries": night.suite.canaries}
-    if night.suite.answers is not None:
-        said["answers"] = night.suite.answers
+    said: dict[str, Any] = {"canaries": suite.canaries, "answers": suite.answers}
+    said = {key: value for key, value in said.items() if value is not None and key not in set_here}
     own = RunOptions(limit=limit, store=night.store, night=night.night)
     try:
         if not os.path.isfile(file):
@@ -404,7 +404,9 @@ def _planned(
             yield PlannedEvaluation(config.name, own, refusal=str(error))
             continue
         for model in config.models:
-            single = config.model_copy(update={"models": (model,), **said})
+            own_number = "canaries" in config.model_fields_set - suite.model_fields_set
+            kept = {"canaries": config.canaries} if own_number else {}
+            single = config.model_copy(update={"models": (model,), **said, **kept})
             yield PlannedEvaluation(f"{config.name} × {model.name}", own, single)
 
 

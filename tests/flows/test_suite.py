@@ -57,6 +57,28 @@ def test_a_night_is_benchmarks_times_models_under_ids_that_a_retry_shares(write:
     assert plan_night(suite, options, "0123456789") == night
 
 
+def test_what_is_set_of_one_benchmark_stands_over_what_the_suite_says_of_all(
+    write: Any, tmp_path: Path
+) -> None:
+    def planned(own: dict[str, Any], **keys: Any) -> Any:
+        path = write(benchmarks=[{"config": "sums.yaml", "set": own}], **keys)
+        options = SuiteOptions(store=str(tmp_path / "store"))
+        return [entry.config for entry in plan_night(load_suite(path), options, "x").evaluations]
+
+    models = [{"name": name, "type": "demo"} for name in ("a", "b")]
+    first, _ = planned({"models.0.config.timeout": 7}, models=models)
+    assert (first.models[0].name, first.models[0].config.timeout) == ("a", 7)
+    (only,) = planned({"models": [{"name": "c", "type": "demo"}]}, models=models)
+    assert only.models[0].name == "c"
+    (one,) = planned({"answers.max_age": "20h", "canaries": 29}, answers="fresh", canaries=40)
+    assert (one.answers.max_age, one.canaries) == (72_000, 29)
+    assert [planned({}, **keys)[0].canaries for keys in ({}, {"canaries": 40})] == [5, 40]
+    suite = load_suite(suite_file(tmp_path, 2, benchmark={"canaries": 29}))
+    (entry,) = plan_night(suite, SuiteOptions(store=str(tmp_path / "store")), "x").evaluations
+    assert entry.config is not None
+    assert entry.config.canaries == 29
+
+
 def test_evaluations_whose_names_differ_only_in_what_no_folder_holds_are_apart(
     write: Any, tmp_path: Path
 ) -> None:
