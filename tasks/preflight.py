@@ -41,6 +41,7 @@ from tasks.models.answers.segments import AnswerStore
 from tasks.models.canaries import CanaryReport, ask_canaries, note_statement
 from tasks.models.control import check_interrupted
 from tasks.models.identity import EXPANDED
+from tasks.models.providers.recordings import recording_file
 from tasks.models.statements import Statement
 from tasks.patience import if_possible
 from tasks.rows.execution import asked_by_row
@@ -171,6 +172,8 @@ class Checks(Unkeyed):
     """Pairs whose metrics are tried on every reference."""
     samples: tuple[int, ...] = (1,)
     """How many responses an item has: one number for each that any model gives."""
+    recordings: tuple[Path, ...] = ()
+    """Files that answers to be scored are looked up in."""
     programs: bool = False
     """Whether programs will be run, which takes a sandbox."""
     served: tuple[InferSetup, ...] = ()
@@ -251,6 +254,11 @@ def survey(checks: Checks) -> Preflight:
         try:
             chosen_sandbox()
         except SandboxError as error:
+            refused.append(str(error))
+    for recording in checks.recordings:
+        try:
+            recording_file(recording)
+        except NightjarError as error:
             refused.append(str(error))
     for setup in checks.served:
         try:

@@ -313,6 +313,13 @@ class Plan:
                 if pair.name in unscored and pair.identity.metric.right_answers is not None
             ),
             samples=self.config.samples_taken(),
+            recordings=tuple(
+                dict.fromkeys(
+                    recording
+                    for step in self.models.values()
+                    if unscored and (recording := step.setup.provider.recording) is not None
+                )
+            ),
             programs=any(pair.execute is not None for pair in self.pairs()),
         )
 

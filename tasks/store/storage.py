@@ -184,7 +184,7 @@ class Store:
         self.uri = store_uri(uri)
         try:
             self.fs, self.root = fsspec.core.url_to_fs(self.uri)
-        except (ValueError, ImportError) as error:  # no such protocol, or its library is not installed
+        except Exception as error:  # no such protocol, no library for it, and what each of these raises
             raise StoreError(f"store {self.uri}: can't be opened: {error}") from error
         self.root = self.root.rstrip("/")
         self.local = isinstance(self.fs, LocalFileSystem)

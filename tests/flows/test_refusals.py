@@ -64,6 +64,13 @@ def test_malformed_line_is_named(refuse: Refuse, tmp_path: Path) -> None:
     assert "broken.jsonl:2" in refuse({**GOOD, "dataset": "broken.jsonl"})
 
 
+def test_a_malformed_line_of_a_recording_is_named(refuse: Refuse, tmp_path: Path) -> None:
+    (tmp_path / "said.jsonl").write_text('{"item_id": "a", "response": "2"}\n{"item_id": \n')
+    recorded = {"name": "r", "type": "replay", "config": {"path": "said.jsonl"}}
+    error = refuse({**GOOD, "models": [recorded], "metric_list": ["exact_match"]})
+    assert "said.jsonl: line 2: malformed JSON" in error
+
+
 def test_duplicate_ids_name_both_lines(refuse: Refuse, tmp_path: Path) -> None:
     (tmp_path / "twice.jsonl").write_text('{"id": 1, "q": "a"}\n{"id": 2, "q": "b"}\n{"id": 1, "q": "c"}\n')
     error = refuse({**GOOD, "dataset": "twice.jsonl"})
@@ -179,7 +186,8 @@ def test_a_password_in_the_store_s_uri(refuse: Refuse, arguments: tuple[str, ...
 
 @pytest.mark.parametrize("arguments", [(), ("--dry-run",)])
 def test_store_of_an_unknown_kind(refuse: Refuse, arguments: tuple[str, ...]) -> None:
-    assert "store nope://x: can't be opened" in refuse(GOOD, "--store", "nope://x", *arguments)
+    for store in ("nope://x", "github://owner/name"):
+        assert f"store {store}: can't be opened" in refuse(GOOD, "--store", store, *arguments)
 
 
 def test_prefect_server_that_is_not_there(refuse: Refuse, monkeypatch: pytest.MonkeyPatch) -> None:
