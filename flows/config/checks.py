@@ -47,6 +47,8 @@ from tasks.store.home import named_path
 from tasks.store.schemas import CELL_FACETS
 from tasks.usercode.load import resolver
 
+_FILE_NAME = re.compile(r"[^\s{}]*\w\.[a-z]\w{1,6}")
+"""What is no question, and may be meant as the file of one."""
 METHOD_KEYWORDS = ("response", "ground_truth", "inference_result")
 EVALUATION_METRIC_KEYWORDS = ("evaluation_results", "facets")
 
@@ -218,6 +220,12 @@ def _templates(config: EvalConfig, resolve: Resolve) -> Iterator[Problem]:
 
     for location, text in template_texts(config):
         yield from problem_of(location, partial(check_syntax, text))
+        if location[-1] in ("prompt_template", "template") and _FILE_NAME.fullmatch(text):
+            yield Problem(
+                location,
+                f"'{text}' would be the whole prompt of each item; a file is named by "
+                f"prompt_templates: [{{name: default, path: {text}}}]",
+            )
     for index, prompt in enumerate(config.prompt_templates or ()):
         if prompt.path is not None:
             yield from problem_of(
@@ -416,7 +424,7 @@ def asked_model_problems(config: EvalConfig, resolve: Resolve) -> Iterator[Probl
     """Judges, reward models and simulated users: by name each is an entry of ``models``, else one of its own,
     whose keys and sampling parameters no schema of the scorer's knows."""
     known = [model.name for model in config.models]
-    for location, sampled, grader in _asked(config):
+    for location, sampled, grader in asked_models(config):
         if not grader.entry and grader.name not in known:
             yield Problem(
                 location,
@@ -429,6 +437,10 @@ def asked_model_problems(config: EvalConfig, resolve: Resolve) -> Iterator[Probl
             if given.get("checkpoints") is not None:
                 yield Problem((*location, "checkpoints"), "are models, and one is asked; name it by path")
         yield from _refused(SampleParams, dict(grader.sampling), sampled)
+        for key in ("num_samples", "n"):
+            if grader.sampling.get(key) not in (None, 1):
+                again = "; repeats asks judges again" if "judges" in location else ""
+                yield Problem((*sampled, key), f"each of its replies is asked for alone{again}; leave it out")
 
 
 def _refused(model: type[BaseModel], given: dict[str, Any], at: Location) -> Iterator[Problem]:
@@ -441,7 +453,7 @@ def _refused(model: type[BaseModel], given: dict[str, Any], at: Location) -> Ite
     yield from (Problem((*at, *place), said) for place, said in problems)
 
 
-def _asked(config: EvalConfig) -> Iterator[tuple[Location, Location, GradingModel]]:
+def asked_models(config: EvalConfig) -> Iterator[tuple[Location, Location, GradingModel]]:
     """Each model that the scorer asks, and the one that speaks for the user, with the places of its entry and
     of how it is sampled."""
     for scorer, own, grader in placed_grading_models(config.scorer, ("scorer",)):
@@ -543,11 +555,13 @@ def _too_few(
     for reduction in metric.reductions:
         if repeats is not None and reduction.requires > repeats:
             samples = config.fewest_samples()
-            remedy = (
-                f"raise sample_params.num_samples (now {samples})"
-                if repeats >= samples
-                else f"filter '{entry.name}' keeps {repeats} of {samples}, so let it keep more"
-            )
+            remedy = "a log-likelihood is asked for once, so leave it out"
+            if config.asked_type == "generate_until":
+                remedy = (
+                    f"raise sample_params.num_samples (now {samples})"
+                    if repeats >= samples
+                    else f"filter '{entry.name}' keeps {repeats} of {samples}, so let it keep more"
+                )
             yield Problem(
                 (*at, "reduction"),
                 f"{reduction.name} of '{metric.name}' needs {reduction.requires} repeats of an item, and "

@@ -166,6 +166,8 @@ def _check_inputs(inputs: CommandInputs) -> None:
     """Raises ConfigError for what would be dropped beside the rest."""
     files = "--from-samples" if inputs.from_samples is not None else ""
     files = next((f"--from-{program}" for program, paths in inputs.recorded.items() if paths), files)
+    if inputs.tasks is not None and not inputs.names:
+        raise ConfigError(f"--tasks {inputs.tasks} names no benchmark; give NAME,… or leave it out")
     if files and inputs.overrides:
         raise ConfigError(f"{files} takes all from the files; leave --set out")
     if inputs.from_samples is not None and inputs.configs:
@@ -214,9 +216,12 @@ def _overrides(inputs: CommandInputs, path: Path | None) -> tuple[str, ...]:
     ``--set`` changes of them."""
     if not inputs.models:
         return inputs.overrides
+    from flows.config.checks import asked_models
+
     config = next(iter(load_configs(path, strict=False)), None)
-    models, scorer = (config.models, config.scorer) if config is not None else ((), None)
-    return (*inputs.models.overrides(models, scorer), *inputs.overrides)
+    found = () if config is None else ((place, one) for place, _, one in asked_models(config))
+    models = config.models if config is not None else ()
+    return (*inputs.models.overrides(models, found), *inputs.overrides)
 
 
 def validation_document(inputs: CommandInputs) -> tuple[dict[str, Any], int]:

@@ -10,7 +10,7 @@ so that a deployment finds the folders of the night it runs in.
 
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -20,10 +20,9 @@ from pydantic import ValidationError
 
 from flows.config.errors import schema_problems
 from flows.config.schema import EvalConfig
-from flows.config.source import override
+from flows.config.source import Location, override
 from metrics.errors import ConfigError
-from scorers.config import ArenaConfig, RewardModelConfig, ScorerConfig
-from scorers.judge.config import JudgeConfig
+from scorers.config import GradingModel
 from tasks.comparison.trends import SWEEP
 from tasks.models.addresses import flags_for
 from tasks.models.config import ModelConfig
@@ -55,9 +54,12 @@ class ModelFlags:
         """Whether any was given."""
         return bool(self.names or self.paths or self.serve or self._endpoint())
 
-    def overrides(self, models: Sequence[ModelConfig], scorer: ScorerConfig | None = None) -> tuple[str, ...]:
-        """``models=[…]``: the named models instead of the config's ``models``; and where ``scorer`` asks one
-        of those that are left out, its entry in the scorer's own keys.
+    def overrides(
+        self, models: Sequence[ModelConfig], asked: Iterable[tuple[Location, GradingModel]] = ()
+    ) -> tuple[str, ...]:
+        """``models=[…]``: the named models instead of the config's ``models``; and where one of those that
+        are left out is ``asked`` all the same (a judge, a simulated user), its entry in the place of its
+        name.
 
         A name that the config has keeps its entry; another one is asked like the config's first endpoint.
         What the flags say of address, interface and key lies over both, and without ``--model`` over every
@@ -68,18 +70,20 @@ class ModelFlags:
         if self.serve is not None:
             raise ConfigError("--serve belongs to weights: add --model-path DIR")
         known = {model.name: model for model in models}
-        names = self.names or tuple(known)
-        if not names:
-            raise ConfigError("--base-url, --api and --api-key-env belong to a model: add --model NAME")
         endpoints = [model for model in models if isinstance(model.config, AddressedConfig)]
+        names = self.names or tuple(known)
+        if not self.names and not endpoints:
+            raise ConfigError(
+                "--base-url, --api and --api-key-env belong to a model with an address: add --model NAME"
+            )
         first = _written(endpoints[0].config) if endpoints else {}
         first.pop("model", None)
         entries = [
             self._entry(known[name]) if name in known else self._new(name, first)
             for name in dict.fromkeys(names)
         ]
-        asked = self._asked({name: model for name, model in known.items() if name not in names}, scorer)
-        return (override("models", entries), *asked)
+        left_out = {name: model for name, model in known.items() if name not in names}
+        return (override("models", entries), *_written_out(left_out, asked))
 
     def _weights(self) -> tuple[str, ...]:
         """The models of ``--model-path``: named like their folders, asked by completions as base models are,
@@ -106,25 +110,6 @@ class ModelFlags:
                 entry["name"] = "-".join(Path(entry["path"]).parts[-2:])
         return (override("models", entries),)
 
-    def _asked(self, left_out: Mapping[str, ModelConfig], scorer: ScorerConfig | None) -> Iterator[str]:
-        """The scorer's models with entries of their own, where they stand among the models left out."""
-
-        def entry(name: str) -> dict[str, Any]:
-            return left_out[name].model_dump(mode="json", exclude_unset=True)
-
-        if isinstance(scorer, JudgeConfig | ArenaConfig) and any(
-            judge.name in left_out for judge in scorer.judges
-        ):
-            judges = [
-                {"name": judge.name, **judge.entry}
-                if judge.entry or judge.name not in left_out
-                else entry(judge.name)
-                for judge in scorer.judges
-            ]
-            yield override("scorer.judges", judges)
-        elif isinstance(scorer, RewardModelConfig) and scorer.model in left_out:
-            yield override("scorer.model", entry(str(scorer.model)))
-
     def _entry(self, model: ModelConfig) -> dict[str, Any]:
         entry = model.model_dump(mode="json", exclude_unset=True)
         if isinstance(model.config, AddressedConfig):
@@ -146,6 +131,25 @@ class ModelFlags:
     def _endpoint(self) -> dict[str, str]:
         given = {"base_url": self.base_url, "api": self.api, "api_key_env": self.api_key_env}
         return {key: value for key, value in given.items() if value is not None}
+
+
+def _written_out(
+    left_out: Mapping[str, ModelConfig], asked: Iterable[tuple[Location, GradingModel]]
+) -> Iterator[str]:
+    """The models that are asked with entries of their own, where they stand among the models left out."""
+    places: dict[Location, list[GradingModel]] = {}
+    for place, one in asked:  # of a list the whole: one judge alone may stand there without brackets
+        places.setdefault(place[:-1] if isinstance(place[-1], int) else place, []).append(one)
+    for place, found in places.items():
+        lost = [not one.entry and one.name in left_out for one in found]
+        entries = [
+            left_out[one.name].model_dump(mode="json", exclude_unset=True)
+            if is_lost
+            else {"name": one.name, **one.entry}
+            for one, is_lost in zip(found, lost, strict=True)
+        ]
+        if any(lost):
+            yield override(".".join(map(str, place)), entries if place[-1] == "judges" else entries[0])
 
 
 def _fixed(pattern: str) -> str:

@@ -175,7 +175,7 @@ def evaluate_command(
         task_runner_named(task_runner)
         refuse_memory(task_runner, store or default_store())
     if against is not None or gate is not None:
-        options = _held_against(chosen, options, against, gate)
+        options = _held_against(chosen, options, phase, against, gate)
     if dry_run or show_prompts is not None:
         from flows.eval.session import forecast_document
 
@@ -206,14 +206,17 @@ def _check_without_data(inputs: "CommandInputs", dry_run: bool, show_prompts: in
 
 
 def _held_against(
-    chosen: "ChosenConfigs", options: RunOptions, run: str | None, gate: Path | None
+    chosen: "ChosenConfigs", options: RunOptions, phase: Phase | None, run: str | None, gate: Path | None
 ) -> RunOptions:
-    """The options of an evaluation that is compared with a run; raises ConfigError for several ones."""
+    """The options of an evaluation that is compared with a run; raises ConfigError for several ones, and for
+    one that computes no score."""
     from flows.eval.against import against_run
 
     if len(chosen.configs) != 1:
         names = ", ".join(config.name for config in chosen.configs)
         raise ConfigError(f"--against {run} takes one benchmark, got several: {names}")
+    if any(own.phase is Phase.INFER for _, own in _own_options(chosen, options, phase)):
+        raise ConfigError("phase infer computes no score that a gate could judge; leave --against out")
     found = against_run(run, gate, chosen.configs[0], options.store)
     return options.model_copy(update={"against": found})
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from flows.config.checks import asked_models
 from flows.config.load import CommandInputs, choose_configs, validation_document
 from flows.config.models import ModelFlags
 from flows.config.schema import EvalConfig
@@ -90,6 +91,19 @@ def test_a_model_that_only_judges_then_keeps_its_entry(bench: Path) -> None:
     assert (kept.name, kept.entry) == ("own", {})
 
 
+def test_models_that_members_and_turns_ask_then_keep_their_entries(bench: Path) -> None:
+    judge = {"type": "llm_judge", "prompt": "{{response}}", "judges": "own", "parse": {"type": "number"}}
+    reward = {"type": "reward_model", "model": "own"}
+    asked = {
+        "scorer": {"type": "ensemble", "members": [{"scorer": judge}, {"scorer": reward}]},
+        "turns": {"model": "own", "prompt": "{{answer}}"},
+    }
+    bench.write_text(f"{BENCH}{yaml.safe_dump(asked)}")
+    found = [one for *_, one in asked_models(chosen(bench, names=["other"]))]
+    assert [one.name for one in found] == ["own"] * 3
+    assert {one.entry["config"]["base_url"] for one in found} == {"http://10.0.0.1:8000/v1"}
+
+
 def test_an_address_alone_moves_every_endpoint_of_the_config(bench: Path) -> None:
     own, demo = chosen(bench, base_url="http://10.0.0.2/v1").models
     assert own.config.base_url == "http://10.0.0.2/v1"  # type: ignore[union-attr]
@@ -101,8 +115,10 @@ def test_a_config_without_models_takes_those_of_the_flags(bench: Path) -> None:
     bench.write_text(BENCH.replace(BENCH[BENCH.index("models:") : BENCH.index("metric_list")], ""))
     (model,) = chosen(bench, names=["qwen"]).models
     assert model.config.base_url == "http://localhost:1234/v1"  # type: ignore[union-attr]
-    with pytest.raises(ConfigError, match="add --model NAME"):
-        chosen(bench, base_url="http://10.0.0.2/v1")
+    for models in ("", "models: [{name: demo, type: demo}]\n"):
+        bench.write_text(BENCH.replace(BENCH[BENCH.index("models:") : BENCH.index("metric_list")], models))
+        with pytest.raises(ConfigError, match="add --model NAME"):
+            chosen(bench, base_url="http://10.0.0.2/v1")
 
 
 @pytest.mark.parametrize(
@@ -285,6 +301,9 @@ def test_a_shuffled_run_asks_random_items_and_the_whole_asks_for_the_rest(evalua
         (["--no-data", "--show-prompts", "2"], "--no-data needs --dry-run: add it"),
         (["--no-data", "--dry-run", "--show-prompts", "2"], "--show-prompts reads the dataset"),
         (["--shuffle"], "--shuffle needs --limit: add it"),
+        (["--tasks", " , ", "--include-path", "."], "--tasks  ,  names no benchmark"),
+        (["--tasks", ",", "--include-path", ".", "--dry-run", "--no-data"], "--tasks , names no benchmark"),
+        (["--phase", "infer", "--against", "R", "--gate", "g"], "phase infer computes no score that a gate"),
         (["--include-path", "."], "--include-path needs --tasks or --from-samples: add one"),
         (["--include-path", ".", "--dry-run", "--no-data"], "--include-path needs --tasks or --from-samples"),
         (["--from-samples", ".", "--set", "canaries=1"], "--from-samples takes all from the files; leave"),
