@@ -381,16 +381,16 @@ def _command(launch: Launch) -> list[str]:
     """The command with all but the port (and a container's devices) filled in."""
     serve, preset = launch.serve, launch.preset
     words = list(preset.command if preset is not None else serve.command or ())
+    starter, flags = ("a command of yours", {}) if preset is None else (preset.name, preset.flags or {})
+    for option in ("dtype", "quantization", "device_map"):
+        value = getattr(serve, option)
+        if value is not None and option not in flags:
+            raise ConfigError(
+                f"model '{launch.model}': serve.{option}: {starter} takes none; put what it takes into "
+                "serve.args"
+            )
+        words += [flags[option], value] if value is not None else []
     if preset is not None:
-        flags = preset.flags or {}
-        for option in ("dtype", "quantization", "device_map"):
-            value = getattr(serve, option)
-            if value is not None and option not in flags:
-                raise ConfigError(
-                    f"model '{launch.model}': serve.{option}: {preset.name} takes none; put what it takes "
-                    "into serve.args"
-                )
-            words += [flags[option], value] if value is not None else []
         words += _revision(launch, flags.get("revision"))
         words += preset.many_gpus if launch.gpus > 1 else ()
     words += _adapter_words(launch, words)

@@ -580,3 +580,6 @@ def test_where_a_model_lies_is_no_part_of_its_identity_and_only_ours_is_told(wei
     assert launching.server_identity(spread) == launching.server_identity(ServeConfig(version="1"))
     with pytest.raises(ConfigError, match=r"serve\.device_map: vllm takes none"):
         check_launch(Launch("m", "m", ServeConfig(preset="vllm", device_map="auto"), str(weights), "/"))
+    own = ServeConfig(command="python --port {port}", dtype="float32")
+    with pytest.raises(ConfigError, match=r"serve\.dtype: a command of yours takes none"):
+        check_launch(Launch("m", "m", own, str(weights), "/"))
