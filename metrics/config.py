@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Final, Literal, get_args
+from typing import Annotated, Any, ClassVar, Final, Literal, Self, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic.fields import FieldInfo
@@ -33,11 +33,47 @@ class AsWritten:
     indices: bool = False
 
 
+@dataclass(frozen=True)
+class BelongsTo:
+    """Marks a field of a config that is read only where ``key`` beside it is given, or is one of ``values``.
+    Anywhere else it would be taken and change nothing: it is refused."""
+
+    key: str
+    values: tuple[str, ...] = ()
+
+    def lacking(self, config: BaseModel) -> str | None:
+        """Why this config does not read the field; None where it does."""
+        found = getattr(config, self.key)
+        if self.values:
+            wanted = f"{self.key}: {' or '.join(self.values)}"
+            return None if found in self.values else f"belongs to {wanted}, and here it is {found}"
+        return f"belongs to {self.key}, and there is none" if found is None else None
+
+
+class PlacedError(ValueError):
+    """What is wrong, and where below the value that was looked at: ``("models", 1)``."""
+
+    def __init__(self, message: str, *location: str | int) -> None:
+        super().__init__(": ".join(part for part in (".".join(map(str, location)), message) if part))
+        self.message = message
+        self.location = location
+
+
 class Strict(BaseModel):
-    """What somebody writes in a config: keys that are not declared and numbers that are not finite are
-    refused, and nothing changes it afterwards."""
+    """What somebody writes in a config: keys that are not declared, numbers that are not finite and values
+    that nothing reads are refused, and nothing changes it afterwards."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=())
+
+    @model_validator(mode="after")
+    def _every_value_is_read(self) -> Self:
+        for name, info in type(self).model_fields.items():
+            for mark in info.metadata:
+                if not isinstance(mark, BelongsTo) or (said := mark.lacking(self)) is None:
+                    continue
+                if getattr(self, name) != info.get_default(call_default_factory=True, validated_data={}):
+                    raise PlacedError(f"{said}; leave it out", name)
+        return self
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,16 @@ from pydantic import (
 )
 
 from metrics.aliases import nearest
-from metrics.config import FunctionRef, Gathering, MetricConfig, OneOrMany, RunsProgram, Strict, TakesFunction
+from metrics.config import (
+    BelongsTo,
+    FunctionRef,
+    Gathering,
+    MetricConfig,
+    OneOrMany,
+    RunsProgram,
+    Strict,
+    TakesFunction,
+)
 from metrics.names import check_name
 from metrics.registry import plugins
 from metrics.types import CutOff, OutputType
@@ -287,13 +296,19 @@ class RewardModelConfig(Strict):
 
     type: Literal["reward_model"] = Field("reward_model", description="Its name")
     function: FunctionRef | None = Field(None, description="file.py:fn, one number per response")
-    depends_on: tuple[str, ...] = Field((), description="Files and folders that the function reads unseen")
-    params: dict[str, Any] = Field(default_factory=dict, description="Further keywords of the function")
+    depends_on: Annotated[tuple[str, ...], BelongsTo("function")] = Field(
+        (), description="Files and folders that the function reads unseen"
+    )
+    params: Annotated[dict[str, Any], BelongsTo("function")] = Field(
+        default_factory=dict, description="Further keywords of the function"
+    )
     model: str | dict[str, Any] | None = Field(
         None, description="Entry of models:, or a model's own entry: the endpoint"
     )
-    prompt: str = Field("{{ response }}", description="Jinja2; what the endpoint is asked to rate")
-    sample_params: dict[str, Any] = Field(
+    prompt: Annotated[str, BelongsTo("model")] = Field(
+        "{{ response }}", description="Jinja2; what the endpoint is asked to rate"
+    )
+    sample_params: Annotated[dict[str, Any], BelongsTo("model")] = Field(
         default_factory=dict, description="Sampling parameters of the endpoint"
     )
 
@@ -366,7 +381,7 @@ class ExecutionConfig(Strict):
         None,
         description="Field of the item with inputs and expected outputs: one run each, by stdin and stdout",
     )
-    compare: Compare = Field(
+    compare: Annotated[Compare, BelongsTo("cases")] = Field(
         "lines", description="How the output of a case is compared: lines, tokens, exact"
     )
     language: Literal["python"] = Field("python", description="What the programs are written in")
@@ -400,7 +415,9 @@ class ArenaConfig(Strict):
     opponents: Literal["baseline", "all"] = Field(
         "all", description="Whom a model plays: one model that is the baseline, or all others"
     )
-    baseline: str | None = Field(None, description="With opponents: baseline, its name in models:")
+    baseline: Annotated[str | None, BelongsTo("opponents", ("baseline",))] = Field(
+        None, description="With opponents: baseline, its name in models:"
+    )
     both_orders: bool = Field(
         True, description="Ask with either answer first; else in one order that chance chooses"
     )
@@ -414,7 +431,7 @@ class ArenaConfig(Strict):
         names = [judge.name for judge in self.judges]
         if len(set(names)) < len(names):
             raise ValueError(f"each judge needs a name of its own, not {', '.join(names)}")
-        if (self.opponents == "baseline") != (self.baseline is not None):
+        if self.opponents == "baseline" and self.baseline is None:
             raise ValueError("opponents: baseline and baseline: NAME belong together")
         bounds = grade_range(self.parse)
         if bounds is None or not bounds[0] < bounds[1]:

@@ -13,12 +13,20 @@ from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator, Field, field_serializer, model_validator
 
-from metrics.config import FunctionRef, MetricConfig, OneOrMany, StatisticsConfig, Strict, TakesFunction
+from metrics.config import (
+    FunctionRef,
+    MetricConfig,
+    OneOrMany,
+    PlacedError,
+    StatisticsConfig,
+    Strict,
+    TakesFunction,
+)
 from metrics.types import CutOff, OutputType
 from scorers.config import ITEM_SECONDS, DefaultScorerConfig, FilterConfig, NamedScorer, ScoringConfig
 from scorers.letters import ACC_LETTER
 from scorers.metric_lists import DEFAULT_METRICS
-from tasks.benchmarks.config import BenchmarkFields, PlacedError
+from tasks.benchmarks.config import BenchmarkFields
 from tasks.comparison.compare import Gate
 from tasks.datasets.selection import Selection
 from tasks.inspecting import InspectTask
@@ -150,6 +158,12 @@ class EvalConfig(BenchmarkFields):
         _refuse_twice("facets", self.facets)
         if self.filter_list is not None and not self.filter_list:
             raise PlacedError("is empty; leave it out for one filter named none", "filter_list")
+        own = [entry.metric_list is not None for entry in self.filter_list or ()]
+        if self.metric_list and own and all(own) and self.scorer is None and self.harness is None:
+            raise PlacedError(
+                "each filter has a list of its own, so none of these is computed; name them there",
+                "metric_list",
+            )
         if self.process_results is not None and not any(
             entry.metric_list or self.metric_list for entry in self.filters()
         ):
@@ -238,7 +252,10 @@ class EvalConfig(BenchmarkFields):
         )
 
     def sampling(self, model: ModelConfig) -> SampleParams:
-        """A model's sampling parameters: its own over the common ones."""
+        """A model's sampling parameters: its own over the common ones. Log-likelihoods are not drawn: each is
+        asked for once, whatever is said of answers."""
+        if self.asked_type != "generate_until":
+            return SampleParams()
         own = self.sample_params.merged(model.sample_params)
         if self.choices_by is None or self.choices_by.ask != "first_token":
             return own

@@ -5,7 +5,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from hashlib import sha256
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 from pydantic import (
     AfterValidator,
@@ -16,7 +16,7 @@ from pydantic import (
     model_validator,
 )
 
-from metrics.config import Gathering, NamesFile, OneOrMany, Strict
+from metrics.config import BelongsTo, Gathering, NamesFile, OneOrMany, PlacedError, Strict
 from metrics.errors import ConfigError
 
 
@@ -35,6 +35,8 @@ class _Bounded(Strict):
     @model_validator(mode="after")
     def _in_order(self) -> Self:
         low, high = getattr(self, "min", None), getattr(self, "max", None)
+        if getattr(self, "choices", None) and (low, high) != (None, None):
+            raise ValueError("min and max are of numbers, and choices say the grades; leave them out")
         if low is not None and high is not None and low >= high:
             raise ValueError(f"min must be below max, not {low} and {high}")
         return self
@@ -155,6 +157,9 @@ class CalibrationRow(BaseModel):
         return any(grade not in (0, 1) for grade in (self.human, self.judge or 0))
 
 
+CalibrationMethod = Literal["rates", "ppi"]
+
+
 class JudgeConfig(Strict):
     """One or several models grade each response, beside the benchmark's metrics.
 
@@ -184,11 +189,11 @@ class JudgeConfig(Strict):
     calibration: Annotated[str | tuple[CalibrationRow, ...] | None, NamesFile()] = Field(
         None, description="File with human verdicts, or its rows; or {path: FILE, method: ppi | rates}"
     )
-    calibration_method: Literal["rates", "ppi"] = Field(
+    calibration_method: Annotated[CalibrationMethod, BelongsTo("calibration")] = Field(
         "rates",
         description="rates: divide by the judge's error rates; ppi: add how people differ from the judge",
     )
-    threshold: float = Field(
+    threshold: Annotated[float, BelongsTo("calibration")] = Field(
         0.5, description="A score at or above counts as a positive verdict, in the corrected rate"
     )
 
@@ -214,13 +219,20 @@ class JudgeConfig(Strict):
         if not isinstance(data, Mapping) or not isinstance(data.get("calibration"), Mapping):
             return data
         given = dict(data["calibration"])
-        rows, method = given.pop("path", None) or given.pop("rows", None), given.pop("method", "rates")
+        rows = given.pop("path", None) or given.pop("rows", None)
+        said = {"calibration_method": given.pop("method")} if "method" in given else {}
         if given or rows is None:
             raise ValueError(
                 "calibration takes path (a file) or rows, and method (ppi or rates)"
                 + (f", not {', '.join(given)}" if given else "")
             )
-        return {**data, "calibration": rows, "calibration_method": method}
+        if said and "calibration_method" in data:
+            raise PlacedError("calibration.method says it already; give one", "calibration_method")
+        if said and said["calibration_method"] not in get_args(CalibrationMethod):
+            raise PlacedError(
+                f"expected rates or ppi, got '{said['calibration_method']}'", "calibration", "method"
+            )
+        return {**data, "calibration": rows, **said}
 
     @property
     def graded(self) -> bool:
@@ -237,6 +249,8 @@ class JudgeConfig(Strict):
 
     @model_validator(mode="after")
     def _grades_have_a_method(self) -> "JudgeConfig":
+        if self.calibration == ():
+            raise PlacedError("holds no row; leave it out, or give rows", "calibration")
         rows = self.calibration if isinstance(self.calibration, tuple) else ()
         if self.calibration_method == "rates" and (place := _first_grade(rows)) is not None:
             raise ValueError(
@@ -256,6 +270,8 @@ class JudgeConfig(Strict):
                 problem = error.errors()[0]
                 what = ".".join(map(str, problem["loc"])) or "row"
                 raise ConfigError(f"{self.calibration}, row {place}: {what}: {problem['msg']}") from None
+        if not read:
+            raise ConfigError(f"{self.calibration}: holds no row; leave calibration out, or fill it")
         first = _first_grade(read)
         if self.calibration_method == "rates" and first is not None:
             raise ConfigError(

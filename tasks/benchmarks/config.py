@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BaseModel, Field, JsonValue, field_validator, model_validator
 
-from metrics.config import AsWritten, NamesFile, Strict, TakesFunction
+from metrics.config import AsWritten, BelongsTo, NamesFile, PlacedError, Strict, TakesFunction
 from metrics.names import check_name
 from metrics.types import OutputType
 from scorers.config import GradingModel
@@ -33,7 +33,7 @@ class ContentPart(Strict):
         description="Template of an image: a file, relative to the dataset or the config, an address, data:…",
     )
     audio: str | None = Field(default=None, description="Template of a sound: a WAV or MP3 file, data:…")
-    detail: Literal["auto", "low", "high"] | None = Field(
+    detail: Annotated[Literal["auto", "low", "high"] | None, BelongsTo("image")] = Field(
         default=None, description="How closely the endpoint looks at the image"
     )
 
@@ -54,8 +54,6 @@ class ContentPart(Strict):
     @model_validator(mode="after")
     def _is_one_thing(self) -> "ContentPart":
         exactly_one(self, ("text", "image", "audio"), "a part of a message")
-        if self.detail is not None and self.image is None:
-            raise ValueError("detail belongs to an image")
         return self
 
     def source(self) -> tuple[str, str]:
@@ -194,6 +192,9 @@ class FewshotConfig(Strict):
         return len(self.examples or ()) if self.num < 0 else self.num
 
 
+_BY_LETTERS = BelongsTo("ask", ("letter", "first_token"))
+
+
 class ChoicesBy(Strict):
     """How a model is asked for one of several choices. A bare word is ``ask``.
 
@@ -204,19 +205,19 @@ class ChoicesBy(Strict):
         description="likelihood: of each choice; letter: choices with letters, and an answer in text; "
         "first_token: the letters' probabilities at the first token of the answer"
     )
-    permutations: int | None = Field(
+    permutations: Annotated[int | None, _BY_LETTERS] = Field(
         default=None,
         ge=1,
         description="Orders of the choices that the samples of an item are asked in, the item's own first; "
         "default: as many as there are samples",
     )
-    seed: int = Field(default=1234, description="Seed of the orders")
-    template: str | None = Field(
+    seed: Annotated[int, _BY_LETTERS] = Field(default=1234, description="Seed of the orders")
+    template: Annotated[str | None, _BY_LETTERS] = Field(
         default=None,
         description="Template of what is asked, from question, choices, letters, cue and listed; default: "
         "the question, the choices with letters, and how to reply",
     )
-    coverage: float = Field(
+    coverage: Annotated[float, BelongsTo("ask", ("first_token",))] = Field(
         default=0.5,
         ge=0,
         le=1,
@@ -539,12 +540,3 @@ def _check_tools(fields: "BenchmarkFields") -> None:
             checked_tools(fields.tools)
         except ValueError as error:
             raise PlacedError(str(error), "tools") from error
-
-
-class PlacedError(ValueError):
-    """What is wrong, and where below the value that was looked at: ``("models", 1)``."""
-
-    def __init__(self, message: str, *location: str | int) -> None:
-        super().__init__(": ".join(part for part in (".".join(map(str, location)), message) if part))
-        self.message = message
-        self.location = location

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Final, NamedTuple
 import orjson
 from pydantic import Field, model_validator
 
-from metrics.config import FunctionRef, NamesFile, Strict
+from metrics.config import BelongsTo, FunctionRef, NamesFile, Strict
 from metrics.errors import ConfigError
 
 
@@ -33,10 +33,10 @@ class DatasetConfig(Strict):
     path: Annotated[str | None, NamesFile()] = Field(
         default=None, description="File of items, relative to the config: .jsonl, .json, .csv or .parquet"
     )
-    encoding: str | None = Field(
+    encoding: Annotated[str | None, BelongsTo("path")] = Field(
         default=None, description="Encoding of a text file that is not UTF-8, such as cp1252 or utf-16"
     )
-    delimiter: str | None = Field(
+    delimiter: Annotated[str | None, BelongsTo("path")] = Field(
         default=None,
         min_length=1,
         max_length=1,
@@ -45,15 +45,21 @@ class DatasetConfig(Strict):
     function: FunctionRef | None = Field(
         default=None, description="Loader 'file.py:function' that returns an iterable of items"
     )
-    params: dict[str, Any] = Field(
+    params: Annotated[dict[str, Any], BelongsTo("function")] = Field(
         default_factory=dict, description="Keyword arguments of the loader function"
     )
     hub: str | None = Field(
         default=None, description="Dataset of a model hub, such as openai/gsm8k (extra: hub)"
     )
-    name: str | None = Field(default=None, description="Configuration of the hub's dataset, such as main")
-    split: str | None = Field(default=None, description="Split of the hub's dataset, such as test")
-    revision: str | None = Field(default=None, description="Commit, tag or branch of the hub's dataset")
+    name: Annotated[str | None, BelongsTo("hub")] = Field(
+        default=None, description="Configuration of the hub's dataset, such as main"
+    )
+    split: Annotated[str | None, BelongsTo("hub")] = Field(
+        default=None, description="Split of the hub's dataset, such as test"
+    )
+    revision: Annotated[str | None, BelongsTo("hub")] = Field(
+        default=None, description="Commit, tag or branch of the hub's dataset"
+    )
     id: str | None = Field(
         default=None,
         description="Field that identifies an item; without it 'id', else derived from the content",
@@ -76,15 +82,13 @@ class DatasetConfig(Strict):
         if len(sources) != 1:
             found = " and ".join(sources) if sources else "none of them"
             raise ValueError(f"a dataset is one of path, function or hub; found {found}")
-        owners = {"params": "function", "encoding": "path", "delimiter": "path", "name": "hub"}
-        for key, owner in (owners | {"split": "hub", "revision": "hub"}).items():
-            if getattr(self, key) and sources != [owner]:
-                raise ValueError(f"'{key}' belongs to a dataset with '{owner}', this one has '{sources[0]}'")
         if self.hub is not None and self.split is None:
             raise ValueError(f"dataset '{self.hub}' of the hub needs a split, such as split: test")
         if self.delimiter is not None and not str(self.path).lower().endswith(".csv"):
             raise ValueError("'delimiter' belongs to a .csv file")
         if self.encoding is not None:
+            if str(self.path).lower().endswith(".parquet"):
+                raise ValueError("'encoding' belongs to a file of text")
             _check_encoding(self.encoding)
         return self
 

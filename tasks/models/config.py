@@ -19,7 +19,7 @@ from pydantic import (
     model_validator,
 )
 
-from metrics.config import FunctionRef, NamesFile, OneOrMany, Strict
+from metrics.config import BelongsTo, FunctionRef, NamesFile, OneOrMany, Strict
 from metrics.names import check_name
 from tasks.models.addresses import answer_to
 from tasks.models.errors import ModelError
@@ -159,7 +159,7 @@ class ReasoningConfig(Strict):
         None, min_length=1, description="sent as reasoning_effort: none, low, medium, high …"
     )
     budget_tokens: int | None = Field(None, ge=0, description="tokens of a thought, at most")
-    budget_as: BudgetKind | None = Field(
+    budget_as: Annotated[BudgetKind | None, BelongsTo("budget_tokens")] = Field(
         None,
         description="whose field the budget is sent in; default: that of the address where it is known, "
         "else vllm's thinking_token_budget",
@@ -180,8 +180,6 @@ class ReasoningConfig(Strict):
 
     @model_validator(mode="after")
     def _hangs_together(self) -> Self:
-        if self.budget_as is not None and self.budget_tokens is None:
-            raise ValueError("budget_as says how budget_tokens is sent, and that is not given")
         if isinstance(self.marks, tuple) and not all(self.marks):
             raise ValueError("marks: expected two texts that are not empty, [OPENING, CLOSING]")
         return self

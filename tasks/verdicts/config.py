@@ -6,12 +6,12 @@ label and facet group. Both name a built-in ``type`` or a user's ``function``, n
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
 from metrics.aliases import nearest
-from metrics.config import FunctionRef, Strict
+from metrics.config import BelongsTo, FunctionRef, Strict
 
 MethodType = Literal["exact_match", "contains", "regex_match", "json_match", "numeric_match", "length_check"]
 MetricType = Literal["pass_at_k", "classification", "mean", "median", "percentile", "pass_rate", "count"]
@@ -24,7 +24,9 @@ class _Named(Strict):
     function: FunctionRef | None = Field(
         None, description="file.py:fn, a function of your own instead of a type"
     )
-    depends_on: tuple[str, ...] = Field((), description="Files and folders that the function reads unseen")
+    depends_on: Annotated[tuple[str, ...], BelongsTo("function")] = Field(
+        (), description="Files and folders that the function reads unseen"
+    )
     description: str | None = Field(None, description="A note for readers of the config")
     params: dict[str, Any] = Field(default_factory=dict, description="Arguments of the built-in or function")
 
@@ -168,15 +170,15 @@ class RegexMatchParams(TruthParams):
 
     pattern: str | None = Field(None, description="Regular expression; default: the ground truth is one")
     mode: Literal["search", "match", "fullmatch"] = Field("search", description="As in Python's re")
-    group: int | str | None = Field(None, description="Group whose text equals the ground truth")
+    group: Annotated[int | str | None, BelongsTo("pattern")] = Field(
+        None, description="Group whose text equals the ground truth"
+    )
     ignore_case: bool = Field(False, description="re.IGNORECASE")
     multiline: bool = Field(False, description="re.MULTILINE")
     dotall: bool = Field(False, description="re.DOTALL")
 
     @model_validator(mode="after")
     def _compiles(self) -> "RegexMatchParams":
-        if self.group is not None and self.pattern is None:
-            raise ValueError("group needs a pattern: whose group equals the ground truth")
         if self.pattern is not None:
             try:
                 compiled = re.compile(self.pattern, self.flags())
@@ -202,7 +204,9 @@ class JsonMatchParams(TruthParams):
     compare: Literal["values", "structure"] = Field("values", description="structure: keys and types only")
     allow_extra_keys: bool = Field(False, description="Keys that the ground truth lacks do no harm")
     ignore_order: bool = Field(False, description="Of lists")
-    tolerance: float = Field(default=0.0, ge=0, description="Absolute, for numbers")
+    tolerance: Annotated[float, BelongsTo("compare", ("values",))] = Field(
+        default=0.0, ge=0, description="Absolute, for numbers"
+    )
 
 
 class NumericMatchParams(TruthParams):
@@ -240,17 +244,13 @@ class PassAtKParams(Params):
     """
 
     k: int = Field(default=1, ge=1, description="Samples of a trial, one of which has to pass")
-    num_trials: int | None = Field(default=None, ge=1, description="Trials of an item; default: 1")
-    aggregation: Literal["mean", "median", "min", "max"] = Field(
-        "mean", description="How the trials' rates become one number"
+    num_trials: Annotated[int | None, BelongsTo("estimator", ("trials",))] = Field(
+        default=None, ge=1, description="Trials of an item; default: 1"
+    )
+    aggregation: Annotated[Literal["mean", "median", "min", "max"], BelongsTo("estimator", ("trials",))] = (
+        Field("mean", description="How the trials' rates become one number")
     )
     estimator: Literal["trials", "unbiased"] = Field("trials", description="See above")
-
-    @model_validator(mode="after")
-    def _fits_estimator(self) -> "PassAtKParams":
-        if self.estimator == "unbiased" and self.model_fields_set & {"num_trials", "aggregation"}:
-            raise ValueError("estimator: unbiased takes all samples; leave num_trials and aggregation out")
-        return self
 
 
 class ClassificationParams(Params):
@@ -264,14 +264,10 @@ class ClassificationParams(Params):
     value: Literal["f1", "precision", "recall", "balanced_accuracy", "accuracy", "specificity"] = Field(
         "f1", description="The measure that is the row's value"
     )
-    num_trials: int = Field(default=1, ge=1, description="Samples of an item that count")
+    num_trials: Annotated[int, BelongsTo("estimator", ("trials",))] = Field(
+        default=1, ge=1, description="Samples of an item that count"
+    )
     estimator: Literal["trials", "items"] = Field("trials", description="See above")
-
-    @model_validator(mode="after")
-    def _fits_estimator(self) -> "ClassificationParams":
-        if self.estimator == "items" and "num_trials" in self.model_fields_set:
-            raise ValueError("estimator: items takes all samples; leave num_trials out")
-        return self
 
 
 class SamplesParams(Params):

@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import yaml
@@ -10,7 +11,9 @@ from flows.config.errors import NOT_WRITTEN, models_at, takes_function
 from flows.config.load import load_config
 from flows.config.schema import EvalConfig
 from flows.config.source import function_reference, parse_yaml
+from metrics.config import BelongsTo, Strict
 from metrics.errors import ConfigError
+from scorers.metric_lists import DEFAULT_METRICS
 
 VALID = """\
 name: sums
@@ -87,6 +90,30 @@ def test_every_answer_begins_with_file_and_line_and_is_three_lines_at_most(case:
     message = REFUSED[case]["message"]
     assert re.match(r"bench\.yaml:\d+: ", message)
     assert len(message.splitlines()) <= 3
+
+
+def test_what_a_key_belongs_to_is_a_key_beside_it_that_can_have_the_value() -> None:
+    classes = [Strict]
+    for one in classes:
+        classes += one.__subclasses__()
+        marks = [mark for info in one.model_fields.values() for mark in info.metadata]
+        for mark in marks:
+            if isinstance(mark, BelongsTo):
+                known = get_args(one.model_fields[mark.key].annotation)
+                assert set(mark.values) <= set(known)
+
+
+@pytest.mark.parametrize("kind", ["multiple_choice", "loglikelihood"])
+def test_a_log_likelihood_is_asked_for_once_whatever_is_said_of_answers(folder: Path, kind: str) -> None:
+    native = yaml.safe_load(VALID) | {"output_type": kind, "sample_params": {"num_samples": 4}}
+    own = {"choices": ["a", "b"], "target": 0} if kind == "multiple_choice" else {}
+    native |= {"filter_list": None, "target": TARGET} | own
+    text = yaml.safe_dump({key: value for key, value in native.items() if value is not None})
+    (folder / "bench.yaml").write_text(text)
+    config = load_config(folder / "bench.yaml")
+    assert config.samples_taken() == (1,)
+    metric = {"metric_list": [{"metric": DEFAULT_METRICS[config.output_type][0], "reduction": "pass@4"}]}
+    assert "1 is left; a log-likelihood is asked for once" in refused(folder, text + yaml.safe_dump(metric))
 
 
 def test_sixty_mistakes_have_been_looked_at() -> None:

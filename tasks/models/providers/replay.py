@@ -13,7 +13,7 @@ import orjson
 import pyarrow as pa
 from pydantic import Field, model_validator
 
-from metrics.config import NamesFile, Strict
+from metrics.config import BelongsTo, NamesFile, Strict
 from metrics.errors import ConfigError
 from tasks.datasets.config import field_at
 from tasks.models.errors import shortened
@@ -48,7 +48,7 @@ class ReplayConfig(Strict):
         None, description=".jsonl or .parquet with item_id, response, and optionally more"
     )
     field: str | None = Field(None, description="dotted path into the item, e.g. gpt.solution")
-    prompts: dict[str, str] = Field(
+    prompts: Annotated[dict[str, str], BelongsTo("path")] = Field(
         default_factory=dict, description="name of a prompt → what its rows call it"
     )
 

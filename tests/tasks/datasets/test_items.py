@@ -303,7 +303,8 @@ def test_encoding_and_delimiter_are_what_the_config_says(
     [
         ({"path": "x.jsonl", "delimiter": ";"}, "belongs to a .csv file"),
         ({"path": "x.csv", "encoding": "utf8-nonsense"}, "is not known"),
-        ({"function": "a.py:b", "encoding": "cp1252"}, "belongs to a dataset with 'path'"),
+        ({"function": "a.py:b", "encoding": "cp1252"}, "encoding: belongs to path, and there is none"),
+        ({"path": "x.parquet", "encoding": "cp1252"}, "belongs to a file of text"),
     ],
 )
 def test_encoding_and_delimiter_are_checked_with_the_config(wrong: dict[str, str], said: str) -> None:

@@ -144,11 +144,11 @@ def test_a_hub_that_cannot_be_reached_is_named(folder: Path, monkeypatch: pytest
         ({"path": "a.jsonl", "hub": "b"}, "a dataset is one of path, function or hub; found path and hub"),
         (
             {"path": "a.jsonl", "params": {"n": 1}},
-            "'params' belongs to a dataset with 'function', this one has 'path'",
+            "params: belongs to function, and there is none",
         ),
         (
             {"path": "a.jsonl", "split": "test"},
-            "'split' belongs to a dataset with 'hub', this one has 'path'",
+            "split: belongs to hub, and there is none",
         ),
         ({"hub": "openai/gsm8k"}, "dataset 'openai/gsm8k' of the hub needs a split, such as split: test"),
     ],

@@ -32,7 +32,10 @@ def test_a_name_of_its_own_needs_a_type_or_a_function() -> None:
         ),
         ({"name": "m", "type": "regex_match", "params": {"pattern": "("}}, "no regular expression"),
         ({"name": "m", "type": "regex_match", "params": {"pattern": "a", "group": 2}}, "has no group 2"),
-        ({"name": "m", "type": "regex_match", "params": {"group": 1}}, "group needs a pattern"),
+        (
+            {"name": "m", "type": "regex_match", "params": {"group": 1}},
+            "group: belongs to pattern, and there is none",
+        ),
         ({"name": "m", "type": "numeric_match", "params": {"tolerance": -1}}, "greater than or equal to 0"),
         ({"name": "m", "type": "contains", "parms": {}}, "Extra inputs are not permitted"),
         ({"name": "", "type": "contains"}, "at least 1 character"),
@@ -48,11 +51,11 @@ def test_a_method_is_refused_with_a_sentence(config: dict, said: str) -> None:
     [
         (
             {"name": "p", "type": "pass_at_k", "params": {"estimator": "unbiased", "num_trials": 2}},
-            "leave num_trials and aggregation out",
+            "num_trials: belongs to estimator: trials, and here it is unbiased",
         ),
         (
             {"name": "p", "type": "classification", "params": {"estimator": "items", "num_trials": 2}},
-            "leave num_trials out",
+            "num_trials: belongs to estimator: trials, and here it is items",
         ),
         ({"name": "p", "type": "pass_at_k", "params": {"k": 0}}, "greater than or equal to 1"),
         (
