@@ -625,7 +625,7 @@ def differing_settings(base: Mapping[str, Any], candidate: Mapping[str, Any]) ->
         ]
         if change.kind == "version":
             continue
-        if not any(sides):
+        if change.kind == "dataset" or not any(sides):  # where a file of the same name has other items, too
             rows.append((change.what, change.base or numbers.MISSING, change.candidate or numbers.MISSING))
         else:
             rows += _unlike(*sides)

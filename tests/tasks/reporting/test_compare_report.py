@@ -289,6 +289,16 @@ def test_settings_that_differ_are_listed_and_no_others() -> None:
     assert differing_versions(base, candidate) == [("numpy", "2", "–")]
 
 
+def test_other_items_under_the_same_name_are_what_was_changed() -> None:
+    def manifest(path: str, digest: str) -> dict[str, Any]:
+        return {"config": {"dataset": {"path": path}}, "dataset_digest": digest}
+
+    same = differing_settings(manifest("q.jsonl", "1a"), manifest("q.jsonl", "2b"))
+    assert same == [("dataset", "1a", "2b")]
+    other = differing_settings(manifest("q.jsonl", "1a"), manifest("r.jsonl", "2b"))
+    assert other == [("dataset", "1a", "2b"), ("dataset · path", "q.jsonl", "r.jsonl")]
+
+
 FOLDERS = ("results/a", "results/b")
 
 
