@@ -429,6 +429,7 @@ ItemGrades = Sequence[float | None]
 
 
 NAME, BOUNDS = "krippendorff_alpha", (-1.0, 1.0)
+_FEW_OTHERS = 5  # by simulation: of 100 items of 5 raters that are 98 % of one grade, .87 were covered
 
 
 @dataclass(frozen=True)
@@ -442,13 +443,19 @@ class AgreementRule(SumsRule):
     squared: bool = False
 
     def doubt(self, sampled: Sampled) -> str | None:
-        """A doubt where fewer than ten items are not of the commonest kind, or have differences to square."""
+        """A doubt where fewer than ten items are not of the commonest kind, or have differences to square; or
+        fewer than five have mostly another grade than the rest, whatever single raters gave."""
         rated = sampled.table[sampled.table[:, 1] > 0]
         alike = np.unique(np.round(rated / rated[:, 1:2], 9), axis=0, return_counts=True)[1]
         events, kind = len(rated) - int(alike.max(initial=0)), "are not of the commonest kind"
         differing = int((rated[:, 0] > 0).sum())
         if self.squared and differing < events:
             events, kind = differing, "have grades that differ"
+        if not self.squared and len(rated):
+            usual = rated[:, 2 + int(rated[:, 2:].sum(axis=0).argmax())]
+            others = int((2 * usual <= rated[:, 1]).sum())
+            if others < _FEW_OTHERS:
+                events, kind = others, "have another grade from half of their raters or more"
         return few_events(events, kind)
 
 

@@ -101,27 +101,31 @@ def test_repeats_of_verdicts_are_units_of_their_own_and_nothing_warns_of_means()
     assert reduced.values == [[[1.0, 1.0], [1.0, 0.0]], [[0.0, 0.0], [0.0, 0.0]]]
 
 
-def _rated(rng: np.random.Generator, items: int, common: float, error: float, grades: int) -> np.ndarray:
-    """Two raters' grades (items, 2): most of one grade, each rater wrong with a chance of ``error``."""
+def _rated(
+    rng: np.random.Generator, items: int, common: float, error: float, grades: int, raters: int
+) -> list[Any]:
+    """Raters' grades of so many items: most of one grade, each rater wrong with a chance of ``error``."""
     true = np.where(rng.random(items) < common, 0, rng.integers(0, grades, items))
-    wrong = rng.random((items, 2)) < error
-    return np.where(wrong, rng.integers(0, grades, (items, 2)), true[:, None])
+    wrong = rng.random((items, raters)) < error
+    given = np.where(wrong, rng.integers(0, grades, (items, raters)), true[:, None])
+    return [[row] for row in given.tolist()]
 
 
-@pytest.mark.parametrize("level", ["nominal", "interval"])
+TWO_RATERS = [(20, (0.8, 0.2, 2, 2)), (30, (0.9, 0.1, 2, 2)), (50, (0.95, 0.05, 10, 2))]
+
+
 @pytest.mark.parametrize(
-    ("items", "common", "error", "grades"), [(20, 0.8, 0.2, 2), (30, 0.9, 0.1, 2), (50, 0.95, 0.05, 10)]
+    ("level", "items", "of"),
+    [
+        *[(level, *one) for level in ("nominal", "interval") for one in TWO_RATERS],
+        ("nominal", 100, (0.98, 0.05, 2, 5)),
+    ],
 )
-def test_an_interval_of_agreement_that_misses_carries_a_doubt(
-    level: Any, items: int, common: float, error: float, grades: int
-) -> None:
+def test_an_interval_of_agreement_that_misses_carries_a_doubt(level: Any, items: int, of: Any) -> None:
     alpha, rng = krippendorff_alpha(level=level), np.random.default_rng(0)
-    true, missed = (
-        alpha.value(None, [[row] for row in _rated(rng, 40_000, common, error, grades).tolist()]),
-        0,
-    )
+    true, missed = alpha.value(None, _rated(rng, 40_000, *of)), 0
     for _ in range(200):
-        rows = [[row] for row in _rated(rng, items, common, error, grades).tolist()]
+        rows = _rated(rng, items, *of)
         made = estimate(alpha, None, rows, None, StatisticsConfig())
         outside = not math.isnan(made.ci_low) and not made.ci_low <= true <= made.ci_high
         missed += outside and "the error bar is unreliable" not in str(made.warning)
