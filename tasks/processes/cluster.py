@@ -33,7 +33,8 @@ OpenClient = Callable[[], AbstractContextManager[Any]]
 """A block that has a client of a cluster. Opening it may take long."""
 PLUGIN: Final = "nightjar: stages imported"
 NOTICE_SECONDS: Final = 15.0
-"""After so many seconds people are told that no worker has come."""
+"""As often it is looked whether workers are there: people are told that none is, and those that were lost of
+a cluster that was started here are replaced."""
 _UNWATCHED: Final = {"distributed.worker.profile.enabled": False}
 """Workers otherwise look a hundred times a second at what they compute, for a page of Dask's."""
 _log = logging.getLogger(__name__)
@@ -151,8 +152,14 @@ class Cluster(AbstractContextManager["Cluster"]):
         settle(self._client, self._opened)
         with suppress(Exception):  # what is wrong with the cluster is told where it is wanted
             client = self._client.result()
-            while not self._over.wait(NOTICE_SECONDS) and not client.nthreads():
-                _log.warning("no worker has come to Dask's scheduler yet: steps wait for the first")
+            came = False
+            while not self._over.wait(NOTICE_SECONDS):
+                there = bool(client.nthreads())
+                came |= there
+                if not there and (client.futures or not came):
+                    _log.warning("no worker is at Dask's scheduler: steps wait for one")
+                if isinstance(client.cluster, LocalCluster):  # Dask gives up one that is slow to come again
+                    client.cluster.scale(len(client.cluster.worker_spec))  # type: ignore[no-untyped-call]
 
     def _opened(self) -> Any:
         """The client, once the workers that are there have imported what steps need.

@@ -92,7 +92,24 @@ def test_people_are_told_that_no_worker_has_come(
 ) -> None:
     monkeypatch.setattr(cluster, "NOTICE_SECONDS", 0.01)
     with cluster.Cluster(partial(one_worker, 0)):
-        until(lambda: "no worker has come to Dask's scheduler yet" in caplog.text, "the sentence is there")
+        until(lambda: "no worker is at Dask's scheduler" in caplog.text, "the sentence is there")
+
+
+def test_workers_that_were_lost_of_a_cluster_that_was_started_here_are_replaced(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """One that is slow to start again is given up by Dask, and so is one that is killed as it starts: a run
+    that had lost both waited for ever, without a word."""
+    monkeypatch.setattr(cluster, "NOTICE_SECONDS", 0.2)
+    with cluster.Cluster(partial(one_worker, 2)) as opened:
+        steps = cluster.ClusterWorkers(opened, tmp_path)
+        steps.start()
+        local = opened._client.result().cluster
+        for name, worker in list(local.workers.items()):
+            local.sync(worker.close)
+            local.workers.pop(name, None)
+        assert steps.submit(spelled, "a", upper=True).result(60) == "A"
+        until(lambda: len(local.workers) == 2, "both are there again")
 
 
 def test_a_step_for_a_scheduler_that_is_gone_is_one_of_a_process_that_died(there: Any) -> None:
