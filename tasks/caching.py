@@ -34,7 +34,7 @@ from tasks.store.home import FileUnwritable
 from tasks.store.keys import Step, Unkeyed, digest
 from tasks.store.reasons import Observed, Reason, Subject, flat, keep_observed, keep_reason, read_observed
 from tasks.store.storage import RECORDS, ArtifactMissing, ArtifactRef, Store
-from tasks.usercode.sources import entries_in, first_difference, observed_files
+from tasks.usercode.sources import edited_since, entries_in, first_difference, observed_files
 from tasks.usercode.surroundings import file_sets_alarms
 
 P = ParamSpec("P")
@@ -98,9 +98,10 @@ def cached_task(
 
         @wraps(function)
         def make(*args: P.args, **kwargs: P.kwargs) -> R:
+            arguments = signature.bind(*args, **kwargs).arguments
+            _refuse_edited(arguments)
             result = function(*args, **kwargs)
             # In the process that made it: what users' code read, another has not seen.
-            arguments = signature.bind(*args, **kwargs).arguments
             _keep_observed(stage, arguments["workspace"].key, arguments, result)
             return result
 
@@ -229,6 +230,17 @@ def _users_files(arguments: Mapping[str, Any]) -> tuple[str, ...]:
     """The files of the users' functions of a step."""
     step = arguments.get("step")
     return entries_in(step.identity) if isinstance(step, Step) else ()
+
+
+def _refuse_edited(arguments: Mapping[str, Any]) -> None:
+    """Raises NightjarError where users' code is no longer what the step's key says: of the partitions of a
+    number some would be by the code of before, and others by that of now."""
+    step = arguments.get("step")
+    if isinstance(step, Step) and (name := edited_since(step.identity)) is not None:
+        raise NightjarError(
+            f"{name} was edited while the run was under way, whose numbers would be by two versions of it: "
+            "run again, which computes only what the edit changes"
+        )
 
 
 def _sets_alarms(arguments: Mapping[str, Any]) -> bool:

@@ -12,6 +12,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
@@ -209,18 +210,30 @@ def _of_library(name: str) -> dict[str, str]:
 
 def entries_in(identity: Any) -> tuple[str, ...]:
     """The files of all users' functions in a step's identity."""
-    return tuple(dict.fromkeys(_entries(identity)))
+    return tuple(dict.fromkeys(entry for known in _sources_in(identity) for entry in known.entries))
 
 
-def _entries(value: Any) -> Iterator[str]:
+def edited_since(identity: Any) -> str | None:
+    """The first source of users' functions in a step's identity that is not as it was when the identity was
+    made; None where all are. What is gone is told by who loads it."""
+    with suppress(OSError):
+        for known in _sources_in(identity):
+            now = _together([_from(Path(entry), ()) for entry in known.entries])
+            for name, value in now.items():
+                if known.get(name, value) != value:
+                    return name
+    return None
+
+
+def _sources_in(value: Any) -> Iterator[Sources]:
     if isinstance(value, Sources):
-        yield from value.entries
+        yield value
     elif isinstance(value, Mapping):
         for entry in value.values():
-            yield from _entries(entry)
+            yield from _sources_in(entry)
     elif isinstance(value, list | tuple):
         for entry in value:
-            yield from _entries(entry)
+            yield from _sources_in(entry)
 
 
 def observed_files(entries: Iterable[str]) -> dict[str, str] | None:

@@ -16,6 +16,7 @@ from tasks.usercode import observed
 from tasks.usercode.load import resolver
 from tasks.usercode.sources import Sources, first_difference, named_files, observed_files, sources_of
 
+from tests.flows.endpoints import chat_endpoint, says
 PROJECT = Path(__file__).resolve().parents[2]
 
 SIGNATURE = "(references, predictions)"
@@ -412,6 +413,40 @@ def test_a_process_that_lives_on_sees_edits(evaluate: Callable[..., Any], tmp_pa
 
 @dataclass(frozen=True)
 class Scored:
+def test_an_edit_while_a_run_is_under_way_fails_the_pair_until_it_is_run_again(
+    evaluate: Callable[..., Any], tmp_path: Path
+) -> None:
+    """Of its partitions some would have the scores of before, and others those of now, under the keys of
+    before."""
+    helper = tmp_path / "helper.py"
+    helper.write_text("VALUE = 1\n")
+    (tmp_path / "mine.py").write_text(metric("VALUE", "from helper import VALUE\n"))
+    (tmp_path / "items.jsonl").write_text(json.dumps({"question": "q", "answer": "b"}) + "\n")
+
+    def answer(_: Any) -> dict[str, Any]:
+        helper.write_text("VALUE = 2\n")
+        return says("b")
+
+    with chat_endpoint(answer) as url:
+        config = {
+            "name": "edited",
+            "dataset": "items.jsonl",
+            "prompt_template": "{{question}}",
+            "target": "{{answer}}",
+            "models": [{"name": "m", "config": {"base_url": url, "model": "m", "api": "chat"}}],
+            "metric_list": ["exact_match", {"metric": "mine.py:f"}],
+        }
+        path = tmp_path / "edited.yaml"
+        path.write_text(json.dumps(config))
+        first = evaluate(path, "--json")
+    assert first.code == 1
+    rows = {row["metric"]: row for row in first.document["results"]}
+    assert (rows["exact_match"]["status"], rows["f"]["status"]) == ("ok", "failed")
+    assert "helper.py was edited while the run was under way" in rows["f"]["error"]
+    again = evaluate(path, "--json")
+    assert (again.code, again.document["requests"]["sent"], again.value("f,none")) == (0, 0, 2)
+
+
     """A call of a shape's function: what it gave, and what its score would hang on."""
 
     value: float
