@@ -53,7 +53,8 @@ def module_place(module: str) -> Path | None:
     """The file of a module by its full name; None for one that is not found. Nothing is imported."""
     parts = module.split(".")
     found = list(_located(parts, None))
-    named = [path for path in found if parts[-1] in (path.name.partition(".")[0], path.parent.name)]
+    names = [(path.name.partition(".")[0], path.parent.name) for path in found]
+    named = [path for path, own in zip(found, names, strict=True) if parts[-1] in own or _is_archive(path)]
     return named[-1] if named else None
 
 
@@ -175,7 +176,7 @@ def _located(parts: Sequence[str], path: Sequence[str] | None) -> Iterator[Path]
         spec = _spec(name, path)
         if spec is None:
             return
-        if spec.origin is not None and (file := _file(spec.origin)) is not None:
+        if spec.origin is not None and (file := file_of(spec.origin)) is not None:
             yield file
         path = list(spec.submodule_search_locations or ())
         if not path:
@@ -196,17 +197,21 @@ def _spec(name: str, path: Sequence[str] | None) -> ModuleSpec | None:
     return None
 
 
-def _file(origin: str) -> Path | None:
-    """The file that an origin names, or the archive that it is in."""
+def file_of(origin: str) -> Path | None:
+    """The file that a module's origin names, or the archive that it is in; None for another name."""
     place = Path(origin)
     if not place.is_absolute():
         return None  # "built-in", "frozen"
     return next((entry.resolve() for entry in (place, *place.parents) if entry.is_file()), None)
 
 
+def _is_archive(path: Path) -> bool:
+    return not path.name.endswith((*SUFFIXES, ".pyc"))
+
+
 def _imports(path: Path) -> Imports:
     if path.suffix != ".py":
-        return Imports()
+        return Imports(unknown=_is_archive(path))
     try:
         return _imports_of_version(path, kept_digest(path))
     except OSError:

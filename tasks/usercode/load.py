@@ -38,7 +38,7 @@ from tasks.store.digests import kept_digest
 from tasks.store.home import PROJECT, named_path, private_folder
 from tasks.usercode import observed
 from tasks.usercode.evaluate import importing
-from tasks.usercode.files import has_module, imported_files, library_of, module_place
+from tasks.usercode.files import file_of, has_module, imported_files, library_of, module_place
 from tasks.usercode.surroundings import kept_streams, stand_ins
 
 TRUST_IT: Final = (
@@ -487,7 +487,7 @@ def _forget_packages(files: Collection[Path]) -> None:
     """Has the packages that these files are of, and modules that are of none, imported again; the folders of
     configs, whose modules come and go with each version, see to theirs."""
     names = {name: getattr(module, "__file__", None) for name, module in sys.modules.copy().items()}
-    tops = {name.partition(".")[0] for name, file in names.items() if file and Path(file).resolve() in files}
+    tops = {name.partition(".")[0] for name, file in names.items() if file and file_of(file) in files}
     _forget_modules(
         name
         for name, file in names.items()

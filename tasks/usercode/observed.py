@@ -32,7 +32,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from tasks.store.digests import kept_digest
 from tasks.store.home import default_store, home
 from tasks.store.imports import DIGITS
-from tasks.usercode.files import is_installed, is_ours, library_of
+from tasks.usercode.files import file_of, is_installed, is_ours, library_of
 
 GONE: Final = "no file"
 """What stands for the digest of a file that is not there."""
@@ -421,12 +421,13 @@ def importing_file() -> Path | None:
 
 
 class _UsersFile(dict[str, str | None]):
-    """A code's file name → the user's file that it is; None for ours, a library's, and what is no file."""
+    """A code's file name → the user's file, or archive, that it is in; None for ours, a library's, and what
+    is no file."""
 
     def __missing__(self, name: str) -> str | None:
-        path = os.path.realpath(name) if os.path.isabs(name) else ""
+        path = str(file_of(name) or "")
         users = path in _seen.named or (bool(path) and not is_ours(path) and library_of(path) is None)
-        self[name] = path if users and os.path.isfile(path) else None
+        self[name] = path if users else None
         return self[name]
 
     def __call__(self, name: str) -> str | None:

@@ -23,7 +23,7 @@ from tasks.store.fingerprint import library_version, package_digest, packages_be
 from tasks.store.home import named_path
 from tasks.store.imports import DIGITS
 from tasks.store.keys import digest
-from tasks.usercode.files import Reached, is_ours, library_of, reached_files
+from tasks.usercode.files import Reached, file_of, is_ours, library_of, reached_files
 from tasks.usercode.load import PREFIX, Resolver, is_shared, resolver
 from tasks.usercode.observed import Unknown, digest_now, loaded_files, read_files, working_folder
 
@@ -176,7 +176,7 @@ def _source_file(target: Any) -> Path | None:
         return None  # a builtin
     if file is None or not (os.path.isabs(file) and os.path.isfile(file)):  # it was made of a text
         file = getattr(target, "__globals__", {}).get("__file__")
-    return Path(file).resolve() if file else None
+    return (file_of(file) or Path(file).resolve()) if file else None
 
 
 def _names(entry: Any, target: Any) -> list[str]:

@@ -5,6 +5,7 @@ import json
 import site
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,8 +16,8 @@ import pytest
 from tasks.usercode import observed
 from tasks.usercode.load import resolver
 from tasks.usercode.sources import Sources, first_difference, named_files, observed_files, sources_of
-
 from tests.flows.endpoints import chat_endpoint, says
+
 PROJECT = Path(__file__).resolve().parents[2]
 
 SIGNATURE = "(references, predictions)"
@@ -411,8 +412,6 @@ def test_a_process_that_lives_on_sees_edits(evaluate: Callable[..., Any], tmp_pa
     assert set(_values(evaluate(config, "--json").document).values()) == {2}
 
 
-@dataclass(frozen=True)
-class Scored:
 def test_an_edit_while_a_run_is_under_way_fails_the_pair_until_it_is_run_again(
     evaluate: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -447,6 +446,8 @@ def test_an_edit_while_a_run_is_under_way_fails_the_pair_until_it_is_run_again(
     assert (again.code, again.document["requests"]["sent"], again.value("f,none")) == (0, 0, 2)
 
 
+@dataclass(frozen=True)
+class Scored:
     """A call of a shape's function: what it gave, and what its score would hang on."""
 
     value: float
@@ -502,3 +503,35 @@ def test_an_edit_moves_the_key_or_is_seen(name: str, with_packages: Path) -> Non
     assert (before.value, after.value) == (1, 2)
     assert not before.holds(after)
     assert after.holds(Scored.now(folder, shape))
+
+
+def test_an_edit_in_an_archive_on_the_path_moves_the_key(with_packages: Path) -> None:
+    """A function in a zip file counts by the whole archive, and what it reads by what it was seen to read."""
+    folder, data = with_packages / "zipped", with_packages / "outside.txt"
+    archive, shape = folder / "lib.zip", Shape({}, {}, "zipped_metric:f")
+
+    def pack(value: int, read: int) -> None:
+        folder.mkdir(exist_ok=True)
+        data.write_text(f"{read:>{read}}")
+        with zipfile.ZipFile(archive, "w") as file:
+            file.writestr("zipped_helper.py", f"VALUE = {value:>{value}}\n")
+            file.writestr(
+                "zipped_metric.py",
+                metric(
+                    f"VALUE * float(Path({str(data)!r}).read_text())",
+                    "from pathlib import Path\nfrom zipped_helper import VALUE\n",
+                ),
+            )
+
+    pack(1, 1)
+    sys.path.append(str(archive))
+    before = Scored.now(folder, shape)
+    assert before.holds(Scored.now(folder, shape))
+    pack(2, 1)
+    edited = Scored.now(folder, shape)
+    assert edited.holds(Scored.now(folder, shape))
+    pack(2, 3)
+    read = Scored.now(folder, shape)
+    assert (before.value, edited.value, read.value) == (1, 2, 6)
+    assert before.sources != edited.sources
+    assert not edited.holds(read)
