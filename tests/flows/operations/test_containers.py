@@ -253,7 +253,7 @@ def test_the_kubernetes_manifests_hold_to_the_models_and_to_each_other() -> None
     assert [secret["name"] for secret in secrets] == [template["secret"]["default"]]
 
 
-def test_the_kubernetes_worker_gives_jobs_a_reference_to_the_servers_credential(
+def test_the_kubernetes_worker_gives_jobs_a_reference_to_the_credential_and_watches_its_namespace(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from prefect_kubernetes.settings import KubernetesSettings
@@ -264,9 +264,12 @@ def test_the_kubernetes_worker_gives_jobs_a_reference_to_the_servers_credential(
     for name, entry in env.items():
         if name.startswith("PREFECT_INTEGRATIONS_"):
             monkeypatch.setenv(name, entry["value"])
-    found = KubernetesSettings().worker
+    settings = KubernetesSettings()
+    found = settings.worker
     own = env["PREFECT_API_AUTH_STRING"]["valueFrom"]["secretKeyRef"]
     assert (found.api_auth_string_secret_name, found.api_auth_string_secret_key) == (own["name"], own["key"])
+    # What a job's end makes of its run, a pod that ran out of memory say: it looks where its Role lets it.
+    assert settings.observer.namespaces == {worker["metadata"]["namespace"]}
 
 
 def unknown_fields(value: Any, kind: str, place: str = "") -> list[str]:
