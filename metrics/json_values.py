@@ -1,7 +1,7 @@
-"""JSON that models write, read alike by every Python."""
+"""Values of JSON: those that models write, read alike by every Python, and what lies inside one."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 MOST_LEVELS: Final = 100
@@ -35,6 +35,26 @@ def levels(value: Any) -> int:
         layer = [inner for one in layer for inner in (one.values() if isinstance(one, dict) else one)]
         count += 1
     return count
+
+
+def leaves(value: Any) -> Iterator[Any]:
+    """All that lies inside a value and is neither a list nor a mapping, in order; fields' names do not count.
+
+    >>> list(leaves({"a": [1, {"b": "x"}], "c": None}))
+    [1, 'x', None]
+    """
+    if isinstance(value, Mapping):
+        value = value.values()
+    elif not isinstance(value, list | tuple):
+        yield value
+        return
+    for entry in value:
+        yield from leaves(entry)
+
+
+def texts_in(value: Any) -> Iterator[str]:
+    """Every text in a value, but for the names of its fields."""
+    return (leaf for leaf in leaves(value) if isinstance(leaf, str))
 
 
 _TOO_DEEP = f"nested too deeply: more than {MOST_LEVELS} levels"

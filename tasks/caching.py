@@ -25,6 +25,7 @@ from prefect.tasks import exponential_backoff
 from pydantic import BaseModel
 
 from metrics.errors import NightjarError
+from metrics.json_values import leaves
 from tasks.prefect_adapter import RecordStorage, recorded_result
 from tasks.processes.workers import in_main_thread, workers
 from tasks.reporting.streams import escape_logs, outlive_readers
@@ -365,14 +366,8 @@ class ArtifactRecords(RecordStorage):
 
 def references(value: Any) -> Iterator[ArtifactRef]:
     """Every artifact reference inside a task's result."""
-    if isinstance(value, ArtifactRef):
-        yield value
-    elif isinstance(value, BaseModel):
-        for name in type(value).model_fields:
-            yield from references(getattr(value, name))
-    elif isinstance(value, dict):
-        for entry in value.values():
-            yield from references(entry)
-    elif isinstance(value, (list, tuple)):
-        for entry in value:
-            yield from references(entry)
+    for leaf in leaves(value):
+        if isinstance(leaf, ArtifactRef):
+            yield leaf
+        elif isinstance(leaf, BaseModel):
+            yield from references([getattr(leaf, name) for name in type(leaf).model_fields])

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import orjson
 
+from metrics.json_values import texts_in
 from tasks.comparison.runs import ComparedRun
 from tasks.datasets.config import TextForm
 from tasks.datasets.items import DERIVED_ID_DIGITS, row_places
@@ -108,23 +109,12 @@ def input_of(line: Mapping[str, Any]) -> str:
     >>> input_of({"doc": {"q": "How many eggs?", "topic": "sums"}, "arguments": {"a": "Q: How many eggs?"}})
     'How many eggs?'
     """
-    asked = [text for text in _texts(line.get("arguments")) if text]
-    escaped = [json.dumps(text, ensure_ascii=False)[1:-1] for text in _texts(line.get("doc"))]
+    asked = [text for text in texts_in(line.get("arguments")) if text]
+    escaped = [json.dumps(text, ensure_ascii=False)[1:-1] for text in texts_in(line.get("doc"))]
     own = [
         text
-        for text, inside in zip(_texts(line.get("doc")), escaped, strict=True)
+        for text, inside in zip(texts_in(line.get("doc")), escaped, strict=True)
         if text.strip() and any(text in whole or inside in whole for whole in asked)
     ]
     said = " ".join(max([*own, ""], key=len).split()) or " ".join(" ".join(asked).split())
     return said if len(said) <= TEXT_LENGTH else f"{said[: TEXT_LENGTH - 1]}…"
-
-
-def _texts(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        for part in value.values():
-            yield from _texts(part)
-    elif isinstance(value, list):
-        for part in value:
-            yield from _texts(part)

@@ -14,7 +14,7 @@ import gzip
 import hashlib
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Mapping, Sequence, Sized
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import lru_cache
@@ -27,6 +27,7 @@ import orjson
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from metrics.json_values import texts_in
 from tasks.messages.media import REFERENCE, thumbnail
 from tasks.reporting import numbers
 from tasks.reporting.spans import Pattern, find_span, utf16
@@ -160,18 +161,6 @@ def inline_json(value: Any) -> str:
     itself."""
     text = json_bytes(value).decode()
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
-def texts_in(value: Any) -> Iterator[str]:
-    """Every text in a value of JSON, but for the names of its fields."""
-    entries = [value]
-    for entry in entries:  # grows as it goes
-        if isinstance(entry, str):
-            yield entry
-        elif isinstance(entry, list | tuple):
-            entries += entry
-        elif isinstance(entry, Mapping):
-            entries += entry.values()
 
 
 def parsed_chat(text: str) -> Any:

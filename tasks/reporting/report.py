@@ -24,6 +24,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Final, TextIO
 
+from metrics.json_values import texts_in
 from tasks.comparison.trends import LearningCurve
 from tasks.reporting import numbers
 from tasks.reporting.context import Usage, page_context
@@ -37,7 +38,6 @@ from tasks.reporting.page import (
     packed_element,
     page_parts,
     parsed_chat,
-    texts_in,
 )
 from tasks.reporting.plots import TokensSpent, learning_context, spent_curves
 from tasks.reporting.spans import patterns

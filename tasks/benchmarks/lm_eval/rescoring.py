@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from metrics.errors import ConfigError
+from metrics.json_values import leaves
 from metrics.types import IGNORED_TARGET
 from tasks.benchmarks.config import DEFAULT_PROMPT
 from tasks.benchmarks.lm_eval.documents import (
@@ -263,7 +264,7 @@ def _known_from_results(log: SampleLog) -> dict[str, Any]:
     # Of a generation's choices the target is an index; of others the log has the continuations.
     generated = log.config.get("output_type") == "generate_until"
     for key in (*SCORING, *(["doc_to_choice"] if generated else [])):
-        if _holds_source(log.config.get(key)):
+        if any(map(_is_source, leaves(log.config.get(key)))):
             raise ConfigError(
                 f"{log.path}: '{key}' is a function, of which the results file has the source only; {remedy}"
             )
@@ -273,14 +274,6 @@ def _known_from_results(log: SampleLog) -> dict[str, Any]:
 
 def _remedy(task: str) -> str:
     return f"give the benchmark's definition: --tasks {task} --include-path DIR"
-
-
-def _holds_source(value: Any) -> bool:
-    if isinstance(value, Mapping):
-        return any(_holds_source(entry) for entry in value.values())
-    if isinstance(value, list):
-        return any(_holds_source(entry) for entry in value)
-    return _is_source(value)
 
 
 def _is_source(value: Any) -> bool:

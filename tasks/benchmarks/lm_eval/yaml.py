@@ -21,6 +21,7 @@ import yaml
 
 from metrics.aliases import nearest
 from metrics.errors import ConfigError
+from metrics.json_values import leaves
 from metrics.types import OUTPUT_TYPES
 from tasks.store.anchors import MOST_REPEATED, REPEATED_TOO_OFTEN
 from tasks.store.home import named_path
@@ -175,14 +176,7 @@ def reference(name: FunctionName, base_dir: Path) -> str:
 
 def functions_in(value: Any) -> Iterator[FunctionName]:
     """Every function named anywhere in a definition, as often as it is."""
-    if isinstance(value, FunctionName):
-        yield value
-    elif isinstance(value, Mapping):
-        for entry in value.values():
-            yield from functions_in(entry)
-    elif isinstance(value, list):
-        for entry in value:
-            yield from functions_in(entry)
+    return (leaf for leaf in leaves(value) if isinstance(leaf, FunctionName))
 
 
 def encoded(value: Any, base_dir: Path) -> Any:
