@@ -263,7 +263,7 @@ def facts(manifest: Mapping[str, Any], rows: Sequence[ResultRow], usage: Usage) 
         if failed_groups
         else None,
         _requests_fact(manifest.get("requests")),
-        _wall_fact(manifest),
+        Fact("wall time", numbers.duration(manifest["wall_seconds"])) if "wall_seconds" in manifest else None,
     ]
     return [fact for fact in found if fact]
 
@@ -271,9 +271,8 @@ def facts(manifest: Mapping[str, Any], rows: Sequence[ResultRow], usage: Usage) 
 def run_line(manifest: Mapping[str, Any]) -> str:
     """Which run this is and when it was, on one line."""
     parts: list[str | None] = [str(manifest[key]) for key in ("run_name", "run_id") if manifest.get(key)]
-    when = next((manifest[key] for key in ("finished", "started", "date") if manifest.get(key)), None)
-    if when:
-        parts.append(numbers.moment(when))
+    if manifest.get("started"):
+        parts.append(numbers.moment(manifest["started"]))
     return " · ".join(dict.fromkeys(part for part in parts if part))
 
 
@@ -371,18 +370,6 @@ def _requests_fact(requests: Any) -> Fact | None:
     if not isinstance(requests, Mapping):
         return None
     return Fact("answers", asked_and_reused(requests))
-
-
-def _wall_fact(manifest: Mapping[str, Any]) -> Fact | None:
-    seconds = next(
-        (
-            manifest[key]
-            for key in ("wall_time", "wall_seconds", "seconds")
-            if isinstance(manifest.get(key), int | float)
-        ),
-        None,
-    )
-    return None if seconds is None else Fact("wall time", numbers.duration(seconds))
 
 
 def _says_more(rows: Sequence[ResultRow]) -> bool:
