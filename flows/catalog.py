@@ -20,6 +20,7 @@ from metrics.registry import (
     REDUCTIONS,
     MetricDefinition,
     NamedFunction,
+    first_paragraph,
     load_plugin,
     plugin_origin,
     plugins,
@@ -196,7 +197,7 @@ def _scorers() -> Iterator[CatalogEntry]:
     for name, config in SCORER_CONFIGS.items():
         if config is not DefaultScorerConfig:
             keys = ", ".join(key for key in config.model_fields if key != "type")
-            yield CatalogEntry("scorers", name, _summary(config), applies_to=f"keys: {keys}")
+            yield CatalogEntry("scorers", name, first_paragraph(config), applies_to=f"keys: {keys}")
     added = plugins("nightjar.scorers")
     yield from _listed(
         "scorers", "nightjar.scorers", added, lambda name: load_plugin(added[name]), _own_scorer
@@ -205,7 +206,7 @@ def _scorers() -> Iterator[CatalogEntry]:
 
 
 def _own_scorer(name: str, kind: Any) -> CatalogEntry:
-    return CatalogEntry("scorers", name, _summary(kind))
+    return CatalogEntry("scorers", name, first_paragraph(kind))
 
 
 def _models() -> Iterator[CatalogEntry]:
@@ -215,7 +216,7 @@ def _models() -> Iterator[CatalogEntry]:
         keys = ", ".join(kind.schema.model_fields)
         default = "where no type is named" if name == DEFAULT else ""
         return CatalogEntry(
-            "models", name, _summary(kind.schema), default=default, applies_to=f"config: {keys}"
+            "models", name, first_paragraph(kind.schema), default=default, applies_to=f"config: {keys}"
         )
 
     yield from _listed("models", "nightjar.providers", default_first(), PROVIDERS.__getitem__, entry)
@@ -226,7 +227,7 @@ def _evaluation_methods() -> Iterator[CatalogEntry]:
 
     for name, params in METHOD_PARAMS.items():
         yield CatalogEntry(
-            "evaluation_methods", name, _summary(params), "0 to 1", "higher is better", _fields(params)
+            "evaluation_methods", name, first_paragraph(params), "0 to 1", "higher is better", _fields(params)
         )
 
 
@@ -234,7 +235,7 @@ def _evaluation_metrics() -> Iterator[CatalogEntry]:
     from tasks.verdicts.config import METRIC_PARAMS
 
     for name, params in METRIC_PARAMS.items():
-        meaning = "" if params.__name__ == "NoParams" else _summary(params)
+        meaning = "" if params.__name__ == "NoParams" else first_paragraph(params)
         yield CatalogEntry(
             "evaluation_metrics",
             name,
@@ -253,7 +254,7 @@ def _sandboxes() -> Iterator[CatalogEntry]:
         yield CatalogEntry(
             "sandboxes",
             sandbox.name,
-            _summary(type(sandbox)),
+            first_paragraph(type(sandbox)),
             applies_to=_works(sandbox.not_enforced()) if reason is None else f"not here: {reason}",
         )
 
@@ -367,11 +368,6 @@ def _fields(params: Any) -> str:
         f"{name} (required)" if info.is_required() else f"{name}={info.get_default()!r}"
         for name, info in params.model_fields.items()
     )
-
-
-def _summary(thing: Any) -> str:
-    """The first paragraph of a docstring, whatever its lines."""
-    return " ".join((inspect.getdoc(thing) or "").partition("\n\n")[0].split())
 
 
 def _number(value: float) -> str:

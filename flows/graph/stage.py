@@ -18,6 +18,7 @@ import pyarrow as pa
 from prefect import Task
 
 from flows.plan.steps import AskedModel, Cell, PairPlan, Plan
+from metrics.registry import first_paragraph
 from tasks.caching import Workspace
 from tasks.infer import infer
 from tasks.rows.parts import FailedPart
@@ -55,7 +56,7 @@ class Stage:
     @property
     def meaning(self) -> str:
         """The first sentence of its function's docstring."""
-        return " ".join((inspect.getdoc(self.submit) or "").partition("\n\n")[0].split())
+        return first_paragraph(self.submit)
 
 
 def stage(

@@ -288,7 +288,7 @@ def read_response_facets(
     keys: list[Codes] = []
     codes: dict[str, list[Codes]] = {facet: [] for facet in (*columns, *paths)}
     for batch in part.responses(names):
-        keys.append(_sample_keys(integers(batch, "doc_id"), integers(batch, "sample_index")))
+        keys.append(sample_keys(integers(batch, "doc_id"), integers(batch, "sample_index")))
         for facet, name in columns.items():
             codes[facet].append(vocabularies[facet].encode_known(batch.column(name)))
         for facet, path in paths.items():
@@ -440,8 +440,9 @@ def _metadata(column: pa.Array, path: str, part: Part, vocabulary: Vocabulary) -
     return vocabulary.encode_known(column, read)
 
 
-def _sample_keys(doc_id: Codes, sample_index: Codes) -> Codes:
-    return (doc_id << 24) | sample_index  # sixteen million samples an item, half a trillion items
+def sample_keys(doc_id: Codes, sample_index: Codes) -> Codes:
+    """One number a sample: sixteen million samples an item, half a trillion items."""
+    return (doc_id << 24) | sample_index
 
 
 def _aligned(
@@ -450,7 +451,7 @@ def _aligned(
     codes: Mapping[str, list[Codes]],
 ) -> dict[str, Codes]:
     """The responses' codes in the order of the statistics; −1 where a sample has no response."""
-    keys_of_table = _sample_keys(table.doc_id, table.sample_index)
+    keys_of_table = sample_keys(table.doc_id, table.sample_index)
     known = np.concatenate(keys) if keys else keys_of_table[:0]
     order = np.argsort(known, kind="stable")
     places = np.searchsorted(known[order], keys_of_table)

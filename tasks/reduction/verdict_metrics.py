@@ -32,7 +32,7 @@ from tasks.reduction.estimators import (
 )
 from tasks.reduction.facets import Codes, FacetGroups, Vocabulary, facets_text, integers, parse_facets
 from tasks.reduction.reduce import reduce_by, reduce_samples
-from tasks.reduction.samples import Loaded, StatisticsLayout, load
+from tasks.reduction.samples import Loaded, StatisticsLayout, load, sample_keys
 from tasks.rows.parts import UNKNOWN, FailedPart, PairIdentity, Part, Row, file_places, resolve_detail
 from tasks.store.keys import canonical_json
 from tasks.store.schemas import RESULTS
@@ -197,7 +197,7 @@ def _in_file_order(loaded: Loaded, parts: Sequence[Part]) -> Loaded:
             continue
         own = np.flatnonzero(samples.part == number)
         keys, rows = recorded
-        order[own] = rows[np.searchsorted(keys, _keys(samples.doc_id[own], samples.sample_index[own]))]
+        order[own] = rows[np.searchsorted(keys, sample_keys(samples.doc_id[own], samples.sample_index[own]))]
     together = np.array(file_places(parts), dtype=samples.part.dtype)[samples.part]
     return replace(loaded, samples=replace(samples, part=together, sample_index=order))
 
@@ -208,16 +208,12 @@ def _recorded_rows(part: Part) -> tuple[Codes, Codes] | None:
     for batch in part.responses(["doc_id", "sample_index", "recorded_row"]):
         if batch.column("recorded_row").null_count:
             return None
-        keys.append(_keys(integers(batch, "doc_id"), integers(batch, "sample_index")))
+        keys.append(sample_keys(integers(batch, "doc_id"), integers(batch, "sample_index")))
         rows.append(integers(batch, "recorded_row"))
     if not keys:
         return None
     order = np.argsort(np.concatenate(keys))
     return np.concatenate(keys)[order], np.concatenate(rows)[order]
-
-
-def _keys(doc_id: Codes, sample_index: Codes) -> Codes:
-    return (doc_id << 24) | sample_index
 
 
 def _selected(loaded: Loaded, labels: LabelSelection) -> Loaded:

@@ -20,6 +20,7 @@ from tasks.models.batches.form import (
     SentFile,
     Sought,
     counted,
+    id_of,
     json_bytes,
     listed,
 )
@@ -60,7 +61,7 @@ class AnthropicBatches(BatchForm):
         """Posts all requests."""
         with sent.local.open("rb") as file:
             body, _ = await http.exchange("POST", PLACE, FILE_SECONDS, file)
-        return _id(body)
+        return id_of(body)
 
     async def find(self, http: HttpTransport, sought: Sought) -> str | None:
         """Of the jobs that have as many requests, and are no others of ours, the one made next to the
@@ -72,11 +73,11 @@ class AnthropicBatches(BatchForm):
             recent = [job for job in jobs if _made(job) >= sought.created - SKEW_SECONDS]
             for job in recent:
                 same = counted(job.get("request_counts"), *COUNTS) == sought.count
-                if same and _id(job) not in sought.others:
-                    found[_id(job)] = abs(_made(job) - sought.created)
+                if same and id_of(job) not in sought.others:
+                    found[id_of(job)] = abs(_made(job) - sought.created)
             if not page.get("has_more") or len(recent) < len(jobs) or not jobs:
                 return min(found, key=found.__getitem__, default=None)
-            after = f"&after_id={_id(jobs[-1])}"
+            after = f"&after_id={id_of(jobs[-1])}"
 
     async def look(self, http: HttpTransport, id: str) -> JobStatus:
         """Results are there once all requests have one."""
@@ -106,12 +107,6 @@ def _row(line: bytes) -> Row:
     if result.get("type") == "errored":
         return Row(name, _status(result.get("error")), json_bytes(result.get("error")))
     return Row(name, NOT_ASKED)
-
-
-def _id(body: Mapping[str, Any]) -> str:
-    if not isinstance(body.get("id"), str):
-        raise MalformedBody("what came about a batch names no id")
-    return str(body["id"])
 
 
 def _made(job: Mapping[str, Any]) -> float:

@@ -140,6 +140,13 @@ def listed(body: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
     return [entry for entry in found if isinstance(entry, Mapping)] if isinstance(found, list) else []
 
 
+def id_of(body: Mapping[str, Any]) -> str:
+    """The id of a file or a job; raises MalformedBody."""
+    if not isinstance(body.get("id"), str):
+        raise MalformedBody("what came about a file or a batch names no id")
+    return str(body["id"])
+
+
 def counted(counts: Any, *names: str) -> int:
     """The sum of some counts, which some providers write as texts."""
     held = counts if isinstance(counts, Mapping) else {}

@@ -18,6 +18,7 @@ from tasks.models.batches.form import (
     SentFile,
     Sought,
     counted,
+    id_of,
     json_bytes,
     listed,
 )
@@ -56,7 +57,7 @@ class OpenAIBatches(BatchForm):
             data = form()
             headers = {"Content-Type": data.headers["Content-Type"]}
             body, _ = await http.exchange("POST", "files", FILE_SECONDS, data, headers)
-        return _id(body)
+        return id_of(body)
 
     async def create(self, http: "HttpTransport", sent: SentFile) -> str:
         """With the job's name in its metadata."""
@@ -67,7 +68,7 @@ class OpenAIBatches(BatchForm):
             "metadata": {MARK: sent.name},
         }
         body, _ = await http.exchange("POST", "batches", JOB_SECONDS, json_bytes(job))
-        return _id(body)
+        return id_of(body)
 
     async def find(self, http: "HttpTransport", sought: Sought) -> str | None:
         """The newest jobs come first: the search ends where they are older than the intent."""
@@ -79,12 +80,12 @@ class OpenAIBatches(BatchForm):
                 marks = job.get("metadata")
                 marked = isinstance(marks, Mapping) and marks.get(MARK) == sought.name
                 made_of = sought.file is not None and job.get("input_file_id") == sought.file
-                if (marked or made_of) and _id(job) not in sought.others:
-                    return _id(job)
+                if (marked or made_of) and id_of(job) not in sought.others:
+                    return id_of(job)
             made = [job["created_at"] for job in jobs if isinstance(job.get("created_at"), int | float)]
             if not page.get("has_more") or not jobs or min(made, default=0) < sought.created - SKEW_SECONDS:
                 return None
-            after = f"&after={_id(jobs[-1])}"
+            after = f"&after={id_of(jobs[-1])}"
 
     async def look(self, http: "HttpTransport", id: str) -> JobStatus:
         """Its files are there once it has ended."""
@@ -124,12 +125,6 @@ def openai_row(line: bytes) -> Row:
     if isinstance(reply, Mapping) and isinstance(reply.get("status_code"), int):
         return Row(name, reply["status_code"], json_bytes(reply.get("body")))
     return Row(name, NOT_ASKED)
-
-
-def _id(body: Mapping[str, Any]) -> str:
-    if not isinstance(body.get("id"), str):
-        raise MalformedBody("what came about a file or a batch names no id")
-    return str(body["id"])
 
 
 def _reason(job: Mapping[str, Any]) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Self, TypeVar, cast
 from urllib.parse import urlsplit
 
 import pyarrow as pa
@@ -44,6 +44,8 @@ Secret = Callable[[str], str]
 """Reads a Secret block by its name."""
 PROBE_SECONDS = 15.0
 NAMES_SHOWN = 5
+FOR_TEMPLATES: Final = {"reasoning_effort": "effort", "chat_template_kwargs": "template_kwargs"}
+"""Fields that only a chat template reads, and the key of ``reasoning`` that says them."""
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
@@ -224,7 +226,8 @@ class RecordedProvider(Provider[C]):
     def check(cls, model: ModelConfig) -> None:
         """Refuses what is said to a model that is asked."""
         if sent := model.reasoning.sent(""):
-            raise ValueError(f"reasoning.{_first_of(sent)}: recorded responses are asked nothing")
+            key = FOR_TEMPLATES.get(next(iter(sent)), "budget_tokens")
+            raise ValueError(f"reasoning.{key}: recorded responses are asked nothing")
         _refuse_weights(model)
 
 
@@ -474,9 +477,3 @@ def _refuse_weights(model: ModelConfig) -> None:
     for name in ("path", "checkpoints"):
         if getattr(model, name) is not None:
             raise ValueError(f"{name}: a model of type {model.type} has no weights that are served")
-
-
-def _first_of(told: Mapping[str, Any]) -> str:
-    """The key of ``reasoning`` that makes the first of these fields."""
-    keys = {"reasoning_effort": "effort", "chat_template_kwargs": "template_kwargs"}
-    return keys.get(next(iter(told)), "budget_tokens")

@@ -18,6 +18,7 @@ from tasks.models.errors import RequestError
 from tasks.models.providers.openai.config import EndpointConfig, is_openai
 from tasks.models.providers.openai.fields import FittingTransport, refused_by
 from tasks.models.providers.provider import (
+    FOR_TEMPLATES,
     PROBE_SECONDS,
     AskedProvider,
     Secret,
@@ -39,8 +40,6 @@ logger = logging.getLogger(__name__)
 FEWEST_STOPS: Final = 4
 """Stop sequences that every endpoint takes: OpenAI's limit."""
 LENGTHS: Final = frozenset({"max_tokens", "max_completion_tokens"})
-FOR_TEMPLATES: Final = {"reasoning_effort": "effort", "chat_template_kwargs": "template_kwargs"}
-"""Fields that only a chat template reads, and the key of ``reasoning`` that says them."""
 
 
 @provider("openai")
