@@ -170,10 +170,12 @@ def evaluate_command(
     for warning in chosen.warnings:
         warn(warning)
     if task_runner != "threads":
-        from flows.eval.runners import refuse_memory, task_runner_named
+        from flows.eval.runners import refuse_memory, refuse_spending, task_runner_named
 
         task_runner_named(task_runner)
         refuse_memory(task_runner, store or default_store())
+        for config in chosen.configs:
+            refuse_spending(task_runner, config.limits)
     if against is not None or gate is not None:
         options = _held_against(chosen, options, phase, against, gate)
     if dry_run or show_prompts is not None:

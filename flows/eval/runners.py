@@ -12,6 +12,7 @@ from prefect.utilities.annotations import quote
 
 from flows.plan.steps import Cell
 from metrics.errors import ConfigError
+from tasks.models.config import RunLimits
 from tasks.prefect_adapter import ClusterThreads, LocalProcesses, LocalThreads
 from tasks.processes.garbage import collect_rarely
 from tasks.processes.workers import Workers, cores, working, working_in
@@ -81,6 +82,15 @@ def refuse_memory(runner: str, store: str) -> None:
         raise ConfigError(
             f"--task-runner {runner}: other processes don't see the store {store}, which is in the memory of"
             " this one; leave --task-runner out, or name a folder or a bucket by --store"
+        )
+
+
+def refuse_spending(runner: str, limits: RunLimits) -> None:
+    """Raises ConfigError for limits of a run of which each of the runner's processes would spend all."""
+    if runner == "processes" and (limits.max_tokens, limits.max_cost) != (None, None):
+        raise ConfigError(
+            f"--task-runner {runner}: limits.max_tokens and limits.max_cost hold where one process asks, and"
+            " here each would spend as much; leave --task-runner out (--workers computes by processes, too)"
         )
 
 

@@ -171,6 +171,18 @@ def test_a_store_in_memory_that_other_processes_would_not_see(refuse: Refuse, ru
     assert "other processes don't see the store memory://x" in said
 
 
+@pytest.mark.parametrize(
+    "limits", [{"limits": {"max_tokens": 9}}, {"limits": {"max_cost": 1}, "prices": {"demo": {"prompt": 1}}}]
+)
+def test_a_limit_that_each_of_several_processes_would_spend(
+    refuse: Refuse, limits: dict[str, object]
+) -> None:
+    said = refuse(GOOD | limits, "--task-runner", "processes")
+    assert (
+        "--task-runner processes: limits.max_tokens and limits.max_cost hold where one process asks" in said
+    )
+
+
 @pytest.mark.parametrize("arguments", [(), ("--dry-run",), ("--show-prompts", "1")])
 def test_a_runner_that_is_not_known(refuse: Refuse, arguments: tuple[str, ...]) -> None:
     said = refuse(GOOD, "--task-runner", "foo", *arguments)
