@@ -342,7 +342,7 @@ def test_costs_are_shown_by_model_and_stage(tmp_path: Path) -> None:
     views = [run(sample("1"), **account) for account in accounts]
     text = write_compare_report(*views, [], tmp_path / "c.html").path.read_text()
     assert all(
-        cell in text for cell in ('<td class="name">qwen</td><td>answering</td>', ">0.5 USD<", ">0.75 USD<")
+        cell in text for cell in ("<td><bdi>qwen</bdi></td><td>answering</td>", ">0.5 USD<", ">0.75 USD<")
     )
     assert 'id="costs"' not in write_compare_report(run(), run(), [], tmp_path / "d.html").path.read_text()
 

@@ -601,10 +601,10 @@ def test_a_thousand_runs_are_looked_through(browser: Any, pages: dict[str, Path]
     assert page.locator("#found tr:visible").count() == 50
     for _ in range(5):  # over two choices and the columns to the table, then to its first heading
         page.keyboard.press("Tab")
-    assert page.evaluate("document.activeElement.textContent") == "Started"
+    assert page.evaluate("document.activeElement.textContent") == "Started (UTC)"
     page.keyboard.press("Enter")
     assert page.locator("#runs th[aria-sort=ascending]").inner_text().startswith("Started")
-    assert page.evaluate("document.activeElement.textContent") == "Started"
+    assert page.evaluate("document.activeElement.textContent") == "Started (UTC)"
     page.locator("#runs th", has_text="Headline").get_by_role("button").click()
     values = [float(text.split()[0]) for text in page.locator("#found td:nth-child(6)").all_inner_texts()]
     assert values == sorted(values, reverse=True)
@@ -622,7 +622,7 @@ def test_runs_are_filtered_and_columns_picked(browser: Any, pages: dict[str, Pat
     for name in ("Cost", "Changed"):
         page.get_by_role("checkbox", name=name).click()
     headings = page.locator("#headings th").all_inner_texts()
-    assert headings == ["Compare", "Started", "Run", "Benchmark", "Models", "Headline", "Asked", "Cost"]
+    assert headings == ["Compare", "Started (UTC)", "Run", "Benchmark", "Models", "Headline", "Asked", "Cost"]
     assert page.locator("#found tr").first.locator("td").last.inner_text() == "0.5 EUR"
     opened.context.close()
 

@@ -439,7 +439,7 @@ def test_a_group_whose_facet_is_empty_has_a_name_in_the_table(tmp_path: Path) ->
         run_of(lambda: iter(()), {"benchmark": "b"}), results=pa.Table.from_pylist(rows, schema=RESULTS)
     )
     page = write_report(view, tmp_path / "report.html").path.read_text()
-    assert "<td>(empty)</td>" in page
+    assert "<td><bdi>(empty)</bdi></td>" in page
     assert '"topic":"(empty)"' in page, "the table of facets has it by this name, too"
 
 
