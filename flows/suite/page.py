@@ -60,6 +60,7 @@ def write_page(
     context = {
         **about,
         "models": models,
+        "names_shown": {*models, *(number.key.benchmark for number in found)},
         "matrix": [_line(name, own, models, folder) for name, own in _by_benchmark(found).items()],
         "rows": [_detail(number) for number in found],
         "open": len(found) <= SHOWN_OPEN,

@@ -34,8 +34,8 @@ from tasks.comparison.matching import DEFAULT_REDUCTION
 from tasks.comparison.runs import changes, cost_changes
 from tasks.reduction.facets import facet_words
 from tasks.reporting import numbers
-from tasks.reporting.context import flat, run_line
-from tasks.reporting.page import packed_element, page_parts
+from tasks.reporting.context import flat, names_shown, run_line
+from tasks.reporting.page import isolated, packed_element, page_parts
 from tasks.reporting.plots import Axis, Forest, forest_row, limited
 from tasks.reporting.report import PageLimits, write_samples
 from tasks.reporting.view import (
@@ -48,6 +48,7 @@ from tasks.reporting.view import (
     SampleView,
     item_facets,
     mean_of_scored,
+    result_rows,
     short_run_name,
 )
 from tasks.store.home import finite, whole_text
@@ -512,8 +513,10 @@ def write_compare_report(
     scanned = ScannedRun.of(base.samples()), ScannedRun.of(candidate.samples())
     pairs = pair_samples(*scanned)
     shown, statement = choose_pairs(pairs, *scanned, limits)
+    called = names_shown(row for view in (base, candidate) for row in result_rows(view.results))
     context = {
         **_head(base, candidate, names),
+        "names_shown": called,
         "verdict": verdict,
         "compared": compared,
         "shown_counts": shown_counts(shown, *scanned),
@@ -526,7 +529,7 @@ def write_compare_report(
         "costs": cost_changes(base.manifest, candidate.manifest),
         "statement": statement,
         "page_json": {
-            "names": names,
+            "names": [isolated(name, called) for name in names],
             "lower_is_better": [pair.name for pair in compared if not pair.items_better_up],
         },
     }

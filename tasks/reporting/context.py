@@ -134,6 +134,7 @@ def page_context(
     matrix = score_matrix(rows) if any(plot.every for plot in plots) else None
     return {
         "title": benchmark_name(manifest, rows),
+        "names_shown": names_shown(rows),
         "run": run_line(manifest),
         "facts": facts(manifest, rows, usage),
         "rows": rows,
@@ -172,6 +173,11 @@ def page_context(
             "lower_is_better": sorted({row.pair for row in rows if row.higher_is_better is False}),
         },
     }
+
+
+def names_shown(rows: Iterable[ResultRow]) -> set[str]:
+    """What the rows are called by: benchmark, model, prompt, facets and labels."""
+    return {name for row in rows for name in (row.benchmark, row.label or "", *row.group_parts.values())}
 
 
 @dataclass(frozen=True)

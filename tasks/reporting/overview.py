@@ -28,7 +28,7 @@ from tasks.history.layout import Skipped
 from tasks.history.query import PLACE, query
 from tasks.models.tally import AnswerCounts
 from tasks.reporting import numbers
-from tasks.reporting.page import page_parts
+from tasks.reporting.page import isolated, page_parts
 from tasks.reporting.plots import Axis, Frame, Point
 from tasks.reporting.view import short_run_name
 from tasks.store.home import default_store, finite, whole_text
@@ -386,8 +386,12 @@ def write_index(store: Store, folder: Path) -> Path:
 
 def _write_index(runs: Sequence[Glance], store: Store, folder: Path) -> None:
     rows, compared = [_row(run, folder) for run in runs], _comparisons(folder)
+    called = {name for run in runs for name in (run.benchmark, *(score.model for score in run.scores))}
+    for row in rows:
+        row |= {key: isolated(row[key], called) for key in ("models", "changed")}
     context = {
         "title": "All runs",
+        "names_shown": called,
         "run": f"store {store.uri}",
         "store": store.uri,
         "rows_file": ROWS,

@@ -13,8 +13,9 @@ import base64
 import gzip
 import hashlib
 import math
+import re
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import lru_cache
@@ -25,7 +26,7 @@ from typing import Any, Final
 
 import orjson
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from metrics.json_values import texts_in
 from tasks.messages.media import REFERENCE, thumbnail
@@ -36,6 +37,7 @@ from tasks.store.keys import json_bytes
 
 ASSETS: Final = Path(__file__).parent / "assets"
 ROWS_TALL: Final = 24
+_FROM_THE_RIGHT: Final = re.compile("[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]")
 BLOCK_BYTES: Final = 1 << 18
 
 
@@ -45,8 +47,8 @@ def page_parts(
     """The page before and after its samples.
 
     ``template`` names a file in the assets that holds the marker ``<!-- samples -->`` once; ``scripts`` are
-    joined in order into the page's one script. ``nonce`` lets a page load the script that is beside it: no
-    text that was written before knows it.
+    joined in order into the page's one script; ``names_shown`` in the context are `isolated`. ``nonce`` lets
+    a page load the script that is beside it: no text that was written before knows it.
     """
     style = read_asset("page.css")
     script = "(() => {\n'use strict';\n" + "\n".join(map(read_asset, scripts)) + "\n})();"
@@ -60,8 +62,19 @@ def page_parts(
         .get_template(template)
         .render(**context, style=Markup(style), script=Markup(script), policy=policy, nonce=nonce)
     )
-    before, after = page.split("<!-- samples -->")
+    before, after = isolated(page, map(escape, context.get("names_shown", ()))).split("<!-- samples -->")
     return before, after
+
+
+def isolated(text: str, names: Iterable[str]) -> str:
+    """A page or a text of one in which names that are written from right to left are held apart: what is
+    beside them, numbers above all, would change places. Commands, data and addresses stay as they are."""
+    found = sorted({str(name) for name in names if _FROM_THE_RIGHT.search(name)}, key=len, reverse=True)
+    if not found:
+        return text
+    any_of_them = "|".join(map(re.escape, found))
+    pattern = rf"<(?:(pre|script|style)\b.*?</\1>|meta\b[^>]*>)|(?<!\w)({any_of_them})(?!\w)"
+    return re.sub(pattern, lambda m: f"\u2068{m[0]}\u2069" if m[2] else m[0], text, flags=re.DOTALL)
 
 
 class BlockWriter:

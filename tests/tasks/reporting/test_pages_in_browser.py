@@ -713,6 +713,43 @@ def test_a_name_of_a_model_is_not_broken_where_there_is_room(browser: Any, tmp_p
     opened.context.close()
 
 
+def test_a_name_written_from_right_to_left_leaves_the_numbers_beside_it_in_their_places(
+    browser: Any, tmp_path: Path
+) -> None:
+    name = "\u0645\u0648\u062f\u0644 7b"
+    failed = ResponseView(None, "infra_error", "HTTP 503")
+    samples = [
+        SampleView(str(number), name, "default", "How many?", responses=[response],
+                   scores={"em,none": [score]}, facets={"topic": f"\u05d0{number % 2}"})
+        for number, (response, score) in enumerate([(failed, None), (ResponseView("7"), 1.0)] * 2)
+    ]  # fmt: skip
+    view = run_of(lambda: iter(samples), {"benchmark": "b", "run_id": "r"})
+    view = dataclasses.replace(view, manifest={**view.manifest, "command": ["eval", "--model", name]})
+    opened = Opened(browser, write_report(view, tmp_path / "report.html").path)
+    page = opened.ready()
+    said = page.locator(".finding p", has_text="failed and are unscored")
+    assert f"\u2068{name}\u2069: 2 of 4 requests" in said.inner_text()
+    assert page.evaluate(ORDER, "2 of 4"), "the number is on the right of the name"
+    page.wait_for_selector(".detail h3")
+    assert f"\u2068{name}\u2069 · " in page.locator(".detail header p").inner_text()
+    assert "\u2068" not in "".join(page.locator("pre").all_text_contents()), "commands are copied"
+    assert opened.logged == []
+    opened.context.close()
+
+
+ORDER = """(number) => {
+  const found = [...document.querySelectorAll('.finding p')].find((p) => p.textContent.includes(number));
+  const text = found.lastChild;
+  const place = (from, length) => {
+    const range = document.createRange();
+    range.setStart(text, from);
+    range.setEnd(text, from + length);
+    return range.getBoundingClientRect();
+  };
+  const at = text.data.indexOf(number);
+  return place(at, 1).left >= place(text.data.indexOf('\\u2068') + 1, 4).right;
+}"""
+
 LENGTHY = "an-organisation/" + "a" * 104
 
 
