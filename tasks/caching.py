@@ -8,6 +8,7 @@ the record, and it serves as long as all of them are as they were.
 """
 
 import inspect
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -239,8 +240,8 @@ def _refuse_edited(arguments: Mapping[str, Any]) -> None:
     step = arguments.get("step")
     if isinstance(step, Step) and (name := edited_since(step.identity)) is not None:
         raise NightjarError(
-            f"{name} was edited while the run was under way, whose numbers would be by two versions of it: "
-            "run again, which computes only what the edit changes"
+            f"{name} was edited while the run was under way, or {os.uname().nodename} has another version of "
+            "it: some numbers would be of both; run again, which computes only what differs"
         )
 
 
