@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 
 
 _KEYS = ("reduction", "label", "facets")
+_COLUMNS = (
+    *_KEYS,
+    *("item_id", "cluster", "value", "statistics", "n_samples", "n_scored"),
+    *(f"n_{name}" for name in COUNTED),
+)
 NAMED_ITEMS = 3
 _NO_SAMPLES = {
     "stderr_method": "none",
@@ -281,58 +286,17 @@ def origin_facets(origin: Origin, facets: Sequence[str]) -> dict[str, Any]:
 
 def cells(item_rows: Iterable[pa.RecordBatch]) -> Iterator[ResultCell]:
     """The cells in order of appearance, from batches of ITEM_ROWS."""
-    names, clusters, columns = Vocabulary(), Vocabulary(), _BatchColumns()
-    for batch in item_rows:
-        if len(batch):
-            _read(batch, names, clusters, columns)
-    if not columns.cell:
+    batches = [batch for batch in item_rows if len(batch)]
+    if not batches:
         return
-    cell = np.concatenate(columns.cell)
+    table = pa.Table.from_batches(batches)
+    (whole,) = table.select(_COLUMNS).unify_dictionaries().combine_chunks().to_batches()
+    names = Vocabulary()
+    cell, columns = _cell_codes(whole, names), _Columns.of(whole, table.column("value_json"))
     order = np.argsort(cell, kind="stable")
     bounds = np.searchsorted(cell[order], np.arange(len(names.values) + 1))
-    whole = _AllColumns.of(columns, [cluster_ways(text) for text in clusters.values])
     for number, (reduction, label, facets) in enumerate(names.values):
-        rows = order[bounds[number] : bounds[number + 1]]
-        yield whole.cell((reduction, label, facets), rows, columns.unscored.get(number, []))
-
-
-@dataclass
-class _BatchColumns:
-    """What the batches gave, column by column."""
-
-    cell: list[Codes] = field(default_factory=list)
-    cluster: list[Codes] = field(default_factory=list)
-    valid: list[NDArray[np.bool_]] = field(default_factory=list)
-    value: list[NDArray[np.float64]] = field(default_factory=list)
-    statistics: list[NDArray[np.float64]] = field(default_factory=list)
-    n_samples: list[Codes] = field(default_factory=list)
-    n_scored: list[Codes] = field(default_factory=list)
-    outcomes: dict[str, list[Codes]] = field(default_factory=lambda: {name: [] for name in COUNTED})
-    objects: list[Any] = field(default_factory=list)
-    unscored: dict[int, list[str]] = field(default_factory=dict)
-
-
-def _read(batch: pa.RecordBatch, names: Vocabulary, clusters: Vocabulary, columns: _BatchColumns) -> None:
-    cell = _cell_codes(batch, names)
-    value_null = batch.column("value").is_null().to_numpy(zero_copy_only=False)
-    statistics, texts = batch.column("statistics"), batch.column("value_json")
-    valid = ~value_null
-    if statistics.null_count < len(batch):
-        valid = statistics.is_valid().to_numpy(zero_copy_only=False)
-        flat = statistics.drop_null().flatten().to_numpy(zero_copy_only=False)
-        columns.statistics.append(flat.reshape(int(valid.sum()), -1))
-    elif texts.null_count < len(batch):
-        valid = texts.is_valid().to_numpy(zero_copy_only=False)
-        columns.objects.extend(text_value(text) for text in texts.drop_null().to_pylist())
-    columns.cell.append(cell)
-    columns.valid.append(valid)
-    columns.cluster.append(clusters.encode_known(batch.column("cluster")))
-    columns.value.append(batch.column("value").fill_null(np.nan).to_numpy(zero_copy_only=False))
-    columns.n_samples.append(integers(batch, "n_samples"))
-    columns.n_scored.append(integers(batch, "n_scored"))
-    for name, counts in columns.outcomes.items():
-        counts.append(integers(batch, f"n_{name}"))
-    _name_unscored(batch, cell, valid, columns.unscored)
+        yield columns.cell((reduction, label, facets), order[bounds[number] : bounds[number + 1]])
 
 
 def _cell_codes(batch: pa.RecordBatch, names: Vocabulary) -> Codes:
@@ -351,23 +315,11 @@ def _cell_codes(batch: pa.RecordBatch, names: Vocabulary) -> Codes:
     return codes[inverse.ravel()]
 
 
-def _name_unscored(
-    batch: pa.RecordBatch, cell: Codes, valid: NDArray[np.bool_], named: dict[int, list[str]]
-) -> None:
-    lost = np.flatnonzero(~valid)
-    fresh = (
-        lost[[len(named.get(code, ())) < NAMED_ITEMS for code in cell[lost].tolist()]] if len(lost) else lost
-    )
-    for row in fresh.tolist():
-        names = named.setdefault(int(cell[row]), [])
-        if len(names) < NAMED_ITEMS:
-            names.append(batch.column("item_id")[row].as_py())
-
-
 @dataclass(frozen=True)
-class _AllColumns:
-    """All batches' columns end to end; ``place`` says where a valid row's statistics or object stand."""
+class _Columns:
+    """The columns of all item rows; ``place`` says where a valid row's statistics or object stand."""
 
+    item_ids: pa.Array
     valid: NDArray[np.bool_]
     place: Codes
     value: NDArray[np.float64]
@@ -379,23 +331,32 @@ class _AllColumns:
     outcomes: Mapping[str, Codes]
 
     @classmethod
-    def of(cls, columns: _BatchColumns, ways: Sequence[tuple[str, ...]]) -> "_AllColumns":
-        """``ways`` are the values of each cluster's field, or of both fields that cross."""
-        valid = np.concatenate(columns.valid)
+    def of(cls, rows: pa.RecordBatch, texts: pa.ChunkedArray) -> "_Columns":
+        """``texts`` are the values that are no numbers; one array may not hold them all."""
+        value, lists = rows.column("value"), rows.column("statistics")
+        known, statistics, objects, clusters = value, None, None, Vocabulary()
+        if lists.null_count < len(rows):
+            known, flat = lists, lists.drop_null().flatten().to_numpy(zero_copy_only=False)
+            statistics = flat.reshape(len(rows) - lists.null_count, -1)
+        elif texts.null_count < len(rows):
+            known, objects = texts, [text_value(text) for text in texts.drop_null().to_pylist()]
+        valid = known.is_valid().to_numpy(zero_copy_only=False)
+        codes = clusters.encode_known(rows.column("cluster"))
         return cls(
+            item_ids=rows.column("item_id"),
             valid=valid,
             place=np.cumsum(valid) - 1,
-            value=np.concatenate(columns.value),
-            cluster=_cluster_columns(np.concatenate(columns.cluster), ways),
-            statistics=np.concatenate(columns.statistics) if columns.statistics else None,
-            objects=columns.objects or None,
-            n_samples=np.concatenate(columns.n_samples),
-            n_scored=np.concatenate(columns.n_scored),
-            outcomes={name: np.concatenate(counts) for name, counts in columns.outcomes.items()},
+            value=value.fill_null(np.nan).to_numpy(zero_copy_only=False),
+            cluster=_cluster_columns(codes, [cluster_ways(text) for text in clusters.values]),
+            statistics=statistics,
+            objects=objects,
+            n_samples=integers(rows, "n_samples"),
+            n_scored=integers(rows, "n_scored"),
+            outcomes={name: integers(rows, f"n_{name}") for name in COUNTED},
         )
 
-    def cell(self, name: tuple[str, str | None, str], rows: Codes, unscored: Sequence[str]) -> ResultCell:
-        valid = rows[self.valid[rows]]
+    def cell(self, name: tuple[str, str | None, str], rows: Codes) -> ResultCell:
+        valid, lost = rows[self.valid[rows]], rows[~self.valid[rows]]
         reduction, label, facets = name
         return ResultCell(
             reduction=reduction,
@@ -407,7 +368,7 @@ class _AllColumns:
             n_items=len(rows),
             n_samples=int(self.n_samples[rows].sum()),
             n_scored=int(self.n_scored[rows].sum()),
-            unscored=unscored,
+            unscored=self.item_ids.take(pa.array(lost[:NAMED_ITEMS])).to_pylist(),
             samples=self.n_samples[rows],
             repeats=self.n_scored[valid],
             outcomes={name: int(counts[rows].sum()) for name, counts in self.outcomes.items()},
