@@ -127,20 +127,37 @@ def load_configs(
     reader: "Reader | None" = None,
     suite: str | Path | None = None,
 ) -> tuple[EvalConfig, ...]:
-    """As ``load_config``, for a file that may hold several benchmarks. ``reader`` remembers files of the
-    harness; ``suite`` is the folder of the suite that names file and overrides, None where the user does.
+    """As ``load_config``, for a file that may hold several benchmarks: a group of the harness's, whose
+    members are looked for beside it. ``reader`` remembers files of the harness; ``suite`` is the folder of
+    the suite that names file and overrides, None where the user does.
     """
-    file = Path(path) if path is not None else DEFAULT_CONFIG
+    return _held(Path(path) if path is not None else DEFAULT_CONFIG, overrides, strict, reader, suite)[0]
+
+
+def _held(
+    file: Path,
+    overrides: Sequence[str],
+    strict: bool = True,
+    reader: "Reader | None" = None,
+    suite: str | Path | None = None,
+) -> "tuple[tuple[EvalConfig, ...], Mapping[str, Group], TwoPhaseSettings | None]":
+    """The evaluations of a file, the groups that the harness scores them in, and what a file of the
+    two-phase framework says about their run."""
     if suite is not None:
         check_named(file, Path(suite), file.name)
         if overrides and may_run_code(file.parent):
             check_trusted(
                 Path(suite), f"set of {file.name}"
             )  # it may name code that the config's folder runs
+    groups: Mapping[str, Group] = {}
+    settings = None
     if is_harness_file(file):
-        sources = read_harness(file, overrides, reader)
+        from tasks.benchmarks.lm_eval import DefinitionIndex, select_file
+
+        found = select_file(file, DefinitionIndex([file.parent], reader))
+        groups, sources = found.groups, translated(found.benchmarks.values(), overrides, file.parent)
     else:
-        source, _ = read_native(file, overrides)
+        source, settings = read_native(file, overrides)
         if "benchmarks" in source.data and "dataset" not in source.data:
             raise ConfigError(
                 f"{file.name}: holds a suite, not one benchmark; run it: python -m flows.suite {file}"
@@ -150,7 +167,7 @@ def load_configs(
             sources = (with_inspect(source, file.parent),)
         for merged in sources:
             _check_place(merged, file)
-    return tuple(_evaluation(source, file, strict, suite is None) for source in sources)
+    return tuple(_evaluation(source, file, strict, suite is None) for source in sources), groups, settings
 
 
 def _check_place(source: YamlSource, file: Path) -> None:
@@ -195,10 +212,8 @@ def choose_configs(inputs: CommandInputs) -> ChosenConfigs:
     refused: list[Refused] = []
     for path in inputs.configs:
         with left_out(str(path), refused if inputs.force else None):
-            overrides = _overrides(inputs, path)
-            loaded = load_configs(path, overrides)
-            about = None if is_harness_file(path) else read_native(path, overrides)[1]
-            groups |= groups_in(path)
+            loaded, scored, about = _held(path, _overrides(inputs, path))
+            groups |= scored
             configs += loaded
             settings += [about] * len(loaded)
     raise_if_alone(configs, refused)
@@ -443,33 +458,6 @@ def is_harness_file(path: Path) -> bool:
         return _HARNESS_KEY.search(path.read_text(encoding="utf-8", errors="replace")) is not None
     except OSError:
         return False  # reading it as a config says what is wrong with it
-
-
-def read_harness(
-    path: Path, overrides: Sequence[str], reader: "Reader | None" = None
-) -> tuple[YamlSource, ...]:
-    """The benchmarks that a harness YAML defines (a group: its members), as native keys with the overrides
-    in place.
-
-    Members of a group are looked for beside its file. A ``reader`` shared by many files reads none of them
-    twice.
-    """
-    from tasks.benchmarks.lm_eval import DefinitionIndex, select_file
-
-    index = DefinitionIndex([path.parent] if path.parent.is_dir() else [], reader)
-    return translated(select_file(path, index).benchmarks.values(), overrides, path.parent)
-
-
-def groups_in(path: Path) -> Mapping[str, "Group"]:
-    """The groups that a harness YAML scores its members in; none for any other file."""
-    if not is_harness_file(path):
-        return {}
-    from tasks.benchmarks.lm_eval import DefinitionIndex, select_file
-
-    index = DefinitionIndex()
-    if path.parent.is_dir():
-        index.add_folder(path.parent)
-    return select_file(path, index).groups
 
 
 def translated(

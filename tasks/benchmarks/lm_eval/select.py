@@ -65,13 +65,11 @@ class DefinitionIndex:
         self._waiting: list[Path] = []
         self._entries: dict[str, IndexEntry] = {}
         for folder in folders:
-            self.add_folder(folder)
-
-    def add_folder(self, folder: Path) -> None:
-        """Adds every ``*.yaml`` below the folder."""
-        if not folder.expanduser().is_dir():
-            raise ConfigError(f"--include-path {folder} is not a folder of lm-evaluation-harness definitions")
-        self._waiting.append(folder.expanduser().resolve())
+            if not folder.expanduser().is_dir():
+                raise ConfigError(
+                    f"--include-path {folder} is not a folder of lm-evaluation-harness definitions"
+                )
+            self._waiting.append(folder.expanduser().resolve())
 
     def add_file(self, path: Path) -> None:
         """Adds what one file defines; a name that is known already stays what it is."""
