@@ -22,7 +22,7 @@ import tempfile
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial, wraps
+from functools import cache, partial, wraps
 from importlib.util import source_from_cache
 from pathlib import Path
 from types import CodeType, FrameType, ModuleType
@@ -420,25 +420,15 @@ def importing_file() -> Path | None:
     return None if file is None else Path(file)
 
 
-class _UsersFile(dict[str, str | None]):
-    """A code's file name → the user's file, or archive, that it is in; None for ours, a library's, and what
-    is no file."""
-
-    def __missing__(self, name: str) -> str | None:
-        path = str(file_of(name) or "")
-        users = path in _seen.named or (bool(path) and not is_ours(path) and library_of(path) is None)
-        self[name] = path if users else None
-        return self[name]
-
-    def __call__(self, name: str) -> str | None:
-        return self[name]
-
-    def cache_clear(self) -> None:
-        """Looks at every name again."""
-        self.clear()
+@cache
+def _users_file(name: str) -> str | None:
+    """The user's file, or archive, that a code's file name is in; None for ours, a library's, and what is no
+    file."""
+    path = str(file_of(name) or "")
+    users = path in _seen.named or (bool(path) and not is_ours(path) and library_of(path) is None)
+    return path if users else None
 
 
-_users_file = _UsersFile()
 _DEVICES: Final = ("/proc/", "/dev/", "/sys/")
 _MEMORY: Final = "/dev/shm/"
 """Files like any others."""
