@@ -226,7 +226,7 @@ def _checkpoints(model: ModelConfig, base_dir: str, is_new: IsNew) -> Iterator[M
     found = [(place, name) for place, name in found if doubts[place] is None]
     entries = [(place, name, dict(settings.metadata_of(place.as_posix(), name))) for place, name in found]
     for place, name, metadata in sorted(entries, key=lambda entry: (_step(entry[2]), entry[1])):
-        named = {"name": f"{model.name}-{name}", "path": str(place), "checkpoints": None}
+        named = {"name": f"{model.name}-{name.replace('/', '-')}", "path": str(place), "checkpoints": None}
         own = model.model_copy(update={**named, "metadata": {**model.metadata, **metadata}})
         try:
             if settings.new_only and not is_new(own):
@@ -252,7 +252,7 @@ def _matches(pattern: str, base_dir: Path) -> Iterator[tuple[Path, str]]:
         return
     for place in sorted(root.glob("/".join(parts[fixed:]))):
         if place.is_dir() or place.suffix in (".gguf", ".ggml"):
-            yield place, "-".join(place.relative_to(root).parts)
+            yield place, place.relative_to(root).as_posix()
 
 
 def _step(metadata: dict[str, Any]) -> float:

@@ -270,14 +270,13 @@ def _series(
 ) -> dict[GroupKey, list[GroupKey]]:
     """The groups of each curve in the order of their places; where there are two places at least."""
     dropped = frozenset(name for one in known.values() for name in one) | {MODEL}
-    apart = _telling_apart(known, places)
+    apart = trainings(known, places)
     found: defaultdict[GroupKey, list[tuple[float, GroupKey]]] = defaultdict(list)
     for key in run.groups:
         model = key.facet(MODEL) or ""
         if model in places and key in results:
-            own = ((name, facet_text(known[model][name])) for name in apart if name in known[model])
             shared = key.without(dropped)
-            found[replace(shared, facets=(*shared.facets, *own))].append((places[model], key))
+            found[replace(shared, facets=(*shared.facets, *apart[model]))].append((places[model], key))
     return {
         shared: [key for _, key in sorted(own, key=lambda point: point[0])]
         for shared, own in found.items()
@@ -285,20 +284,23 @@ def _series(
     }
 
 
-def _telling_apart(known: Known, places: Mapping[str, float]) -> list[str]:
-    """What is known of checkpoints that tells several trainings apart, such as the run or the sweep: it
-    differs between two at one place, or is a text that several share and others do not. Else it goes with
-    the place, as tokens do."""
+def trainings(known: Known, places: Mapping[str, float]) -> Mapping[str, tuple[tuple[str, str], ...]]:
+    """Model → what tells its training from others of the run, such as the run or the sweep: it differs
+    between two at one place, or is a text that several share and others do not. Else it goes with the place,
+    as tokens do."""
     names = dict.fromkeys(name for model in places for name in known[model])
-    found = []
+    apart = []
     for name in names:
         values = [(places[model], known[model].get(name)) for model in places]
         several = len({value for _, value in values}) > 1
         texts = [value for _, value in values if isinstance(value, str)]
         at_one_place = len(set(values)) > len({place for place, _ in values})
         if at_one_place or (several and (name == SWEEP or len(set(texts)) < len(texts))):
-            found.append(name)
-    return found
+            apart.append(name)
+    return {
+        model: tuple((name, facet_text(known[model][name])) for name in apart if name in known[model])
+        for model in places
+    }
 
 
 def _peak(keys: Sequence[GroupKey], results: Results) -> int:

@@ -23,7 +23,7 @@ import orjson
 
 from tasks.comparison.runs import changes, costs, unpriced
 from tasks.comparison.stopping import stopped_sentence
-from tasks.comparison.trends import Known, known_of_models, ordering_facet
+from tasks.comparison.trends import Known, known_of_models, ordering_facet, trainings
 from tasks.history.layout import Skipped
 from tasks.history.query import PLACE, query
 from tasks.models.tally import AnswerCounts
@@ -69,6 +69,8 @@ class Score:
     higher_is_better: bool | None
     step: float | None = None
     """Of a checkpoint: where it stands among those of its run."""
+    training: str = ""
+    """Of a checkpoint: of which training it is, where its run has several."""
 
     @property
     def text(self) -> str:
@@ -152,6 +154,7 @@ def _headlines(rows: Iterable[Sequence[Any]], known: Mapping[str, Known]) -> dic
     """Run → its numbers of the first pair, in the order of its rows; ``known`` is what each run's config says
     of its models."""
     first: dict[str, tuple[Any, ...]] = {}
+    checkpoints = {run_id: _checkpoints(own) for run_id, own in known.items()}
     found: dict[str, dict[tuple[str, str], Score]] = {}
     for run_id, model, prompt, *pair, facets, value, stderr, low, high, items, sent, scored, higher in rows:
         if run_id not in known or first.setdefault(run_id, tuple(pair)) != tuple(pair):
@@ -159,13 +162,24 @@ def _headlines(rows: Iterable[Sequence[Any]], known: Mapping[str, Known]) -> dic
         named = json.loads(facets or "{}")
         if not set(named) <= set(CELL_FACETS):
             continue
-        facet = ordering_facet(known[run_id])
-        step = known[run_id].get(str(model), {}).get(facet) if facet is not None else None
+        step, training = checkpoints[run_id].get(str(model), (None, ""))
         place = str(model or "all"), str(prompt or "")
         ends, counts = (low, high), (int(items or 0), int(sent or 0), int(scored or 0))
-        score = Score(*place, _pair_name(pair), value, stderr, *ends, *counts, higher, step)
+        score = Score(*place, _pair_name(pair), value, stderr, *ends, *counts, higher, step, training)
         found.setdefault(run_id, {})[place] = score
     return {run_id: list(scores.values()) for run_id, scores in found.items()}
+
+
+def _checkpoints(known: Known) -> dict[str, tuple[float, str]]:
+    """Model → the step of a checkpoint, and the training that it is of."""
+    facet = ordering_facet(known)
+    if facet is None:
+        return {}
+    places = {model: one[facet] for model, one in known.items() if facet in one}
+    return {
+        model: (places[model], " · ".join(text for _, text in apart))
+        for model, apart in trainings(known, places).items()
+    }
 
 
 def _pair_name(pair: Sequence[Any]) -> str:
@@ -511,7 +525,7 @@ def _comparisons(folder: Path) -> list[dict[str, Any]]:
 
 
 def _steps(title: str, run: Glance, scores: Sequence[Score]) -> Mapping[str, Any]:
-    """A run's checkpoints by their steps, a line for each prompt."""
+    """A run's checkpoints by their steps, a line for each prompt and training."""
     frame = Frame(Axis.around([end for score in scores for end in _ends(score)]), TOP, BOTTOM)
     first, last = scores[0].step or 0.0, scores[-1].step or 0.0
 
@@ -524,10 +538,11 @@ def _steps(title: str, run: Glance, scores: Sequence[Score]) -> Mapping[str, Any
         return Point(x(score), score.value, low, high, f"{score.model}: {score.text}")
 
     lines = []
-    for prompt in dict.fromkeys(score.prompt for score in scores):
+    for place in dict.fromkeys((score.prompt, score.training) for score in scores):
         name = run.short_name if run.status == "ok" else f"{run.short_name} (failed)"
-        name += f" · {prompt}" if prompt not in ("", "default") else ""
-        lines.append(frame.curve(name, [point(score) for score in scores if score.prompt == prompt]))
+        name = " · ".join([name, *(said for said in place if said not in ("", "default"))])
+        own = [score for score in scores if (score.prompt, score.training) == place]
+        lines.append(frame.curve(name, [point(score) for score in own]))
     return {
         "title": title,
         "y_ticks": frame.ticks(),

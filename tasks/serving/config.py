@@ -255,7 +255,7 @@ class CheckpointsConfig(Strict):
     pattern: str = Field(
         LAST_NUMBER,
         description="regex over a path whose named groups become metadata; default: the last number of what"
-        " the glob leaves open is step",
+        " the glob leaves open is step, and the folders above that are training",
     )
     new_only: bool = Field(
         False, description="only those that no earlier run of this benchmark has evaluated completely"
@@ -281,11 +281,14 @@ class CheckpointsConfig(Strict):
         """What the path says: the pattern's groups by name, numbers as numbers; empty: it does not match.
 
         The default looks at ``name`` alone, what the glob left open of the path: a number of a folder above,
-        such as a date, is no step.
+        such as a date, is no step. The folders in it, above that of the step, are the training.
         """
-        found = re.search(self.pattern, name if self.pattern == LAST_NUMBER else path)
+        is_default = self.pattern == LAST_NUMBER
+        found = re.search(self.pattern, name if is_default else path)
         named = found.groupdict() if found is not None else {}
-        return {name: _number(text) for name, text in named.items() if text is not None}
+        known = {name: _number(text) for name, text in named.items() if text is not None}
+        above = name[: found.start()].rpartition("/")[0] if found is not None and is_default else ""
+        return {**known, "training": above} if above else known
 
 
 def _number(text: str) -> int | float | str:

@@ -156,6 +156,16 @@ def test_a_failed_run_over_checkpoints_is_drawn_where_no_other_is(store: Store, 
     assert run.name == "tuesday"
 
 
+def test_each_training_of_a_run_is_a_line_of_its_own_as_in_its_report(store: Store, tmp_path: Path) -> None:
+    known = {name: {"step": int(name[-1]), "sweep": name[:-1]} for name in ("sft1", "sft2", "dpo1", "dpo2")}
+    models = [{"name": name, "metadata": said} for name, said in known.items()]
+    rows = [row(name, value) for name, value in zip(known, (0.1, 0.2, 0.8, 0.9), strict=True)]
+    record(store, "monday", 1, *rows, config={"facets": ["model_name"], "models": models})
+    page = write_index(store, tmp_path).read_text()
+    assert "</svg> monday · sft</li>" in page
+    assert "</svg> monday · dpo</li>" in page
+
+
 STOP = {"asked_items": 40, "of_items": 100, "why": "decided"}
 
 

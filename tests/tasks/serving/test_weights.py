@@ -321,6 +321,10 @@ def test_where_a_server_runs_is_no_part_of_its_identity() -> None:
         ("step-1200", {"step": 1200}),
         ("checkpoint-500-hf", {"step": 500}),
         ("final", {}),
+        ("sft/step-1200", {"step": 1200, "training": "sft"}),
+        ("7/a/step-1200", {"step": 1200, "training": "7/a"}),
+        ("step-1200/hf", {"step": 1200}),
+        ("sft/final", {}),
     ],
 )
 def test_a_checkpoint_tells_its_step_and_no_folder_above_does(name: str, metadata: dict[str, Any]) -> None:
