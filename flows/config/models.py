@@ -25,7 +25,7 @@ from metrics.errors import ConfigError
 from scorers.config import GradingModel
 from tasks.comparison.trends import SWEEP
 from tasks.models.addresses import flags_for
-from tasks.models.config import ModelConfig
+from tasks.models.config import ModelConfig, Prices
 from tasks.models.providers.openai.config import EndpointConfig
 from tasks.models.providers.provider import AddressedConfig
 from tasks.serving.config import DEFAULT_PRESET
@@ -182,25 +182,30 @@ IsNew = Callable[[ModelConfig], bool]
 
 def with_checkpoints(config: EvalConfig, is_new: IsNew = lambda _: True) -> EvalConfig:
     """The config with a model for every checkpoint, in the order of their steps, in place of the models that
-    name a pattern.
+    name a pattern. Each has the price of its entry, unless it has one of its own.
 
     Raises ConfigError where a pattern matches nothing.
     """
     sweeps = [model for model in config.models if model.checkpoints is not None]
     models: list[ModelConfig] = []
+    prices = dict(config.prices.model_extra or {})
     for model in config.models:
         if model.checkpoints is None:
             models.append(_placed(model, config.base_dir))
         else:
             named = model.model_copy(update={"metadata": {SWEEP: model.name, **model.metadata}})
-            models += _checkpoints(named if len(sweeps) > 1 else model, config.base_dir, is_new)
+            own = list(_checkpoints(named if len(sweeps) > 1 else model, config.base_dir, is_new))
+            models += own
+            if (price := config.prices.of(model.name)) is not None:
+                prices = {**dict.fromkeys((one.name for one in own), price), **prices}
     if tuple(models) == config.models:
         return config
     names = [model.name for model in models]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise ConfigError(f"two models are called '{twice}': give the entries of checkpoints other names")
-    return config.model_copy(update={"models": tuple(models)})
+    priced = Prices(currency=config.prices.currency, **prices)
+    return config.model_copy(update={"models": tuple(models), "prices": priced})
 
 
 def _placed(model: ModelConfig, base_dir: str) -> ModelConfig:

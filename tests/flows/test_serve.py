@@ -78,6 +78,19 @@ def test_a_pattern_becomes_a_model_for_each_folder_in_the_order_of_steps(sweep: 
     assert [model.path for model in again.models] == [model.path for model in config.models]
 
 
+def test_each_checkpoint_has_the_price_of_its_entry(sweep: Path) -> None:
+    """Its costs were unknown, and a limit of costs was never reached."""
+    one = f"sft-step-{STEPS[1]}"
+    paid = {"sft": {"prompt": 1, "completion": 2}, one: {"prompt": 3}}
+    keys = [f"prices={json.dumps({'currency': 'USD', **paid})}", "limits.max_cost=1"]
+    config = with_checkpoints(load_config(sweep, keys))
+    prices = {model.name: config.prices.of(model.name) for model in config.models}
+    own = {name: price and (price.prompt, price.completion) for name, price in prices.items()}
+    assert own.pop(one) == (3, 0)
+    assert set(own.values()) == {(1, 2)}
+    assert config.prices.currency == "USD"
+
+
 def test_a_pattern_that_matches_nothing_is_refused(sweep: Path) -> None:
     config = load_config(sweep, ["models.0.checkpoints=nowhere/step-*"])
     with pytest.raises(ConfigError, match=r"nothing matches nowhere/step-\* in"):
