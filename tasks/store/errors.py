@@ -19,12 +19,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 from metrics.errors import NightjarError
 from tasks.store.beside import beating
 
 T = TypeVar("T")
+Doing = Literal["list", "look for", "read", "rename", "remove", "write"]
+"""What is done to a file: sentences say it, and the class of an error depends on it."""
 PATIENCE: Final = 300.0
 """Seconds that a store that is away is waited for."""
 NOTICE_SECONDS: Final = 15.0
@@ -127,7 +129,7 @@ class Boundary:
         self._noted = 0.0
         self.back = -float("inf")
 
-    def call(self, doing: str, name: str, call: Callable[[], T], patience: float | None = None) -> T:
+    def call(self, doing: Doing, name: str, call: Callable[[], T], patience: float | None = None) -> T:
         """What ``call`` returns. Raises FileMissing where it finds no file, FileDamaged where a disk fails to
         read it, StoreUnavailable where the store is away for longer than ``patience`` seconds (None:
         ``PATIENCE``), else StoreError."""
@@ -164,7 +166,7 @@ class Boundary:
         raise AssertionError
 
     @contextmanager
-    def _watched(self, doing: str, name: str) -> Iterator[None]:
+    def _watched(self, doing: Doing, name: str) -> Iterator[None]:
         """A block that is named while it lasts long: libraries try again by themselves, and say nothing."""
         began = time.monotonic()
 
