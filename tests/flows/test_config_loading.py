@@ -246,9 +246,7 @@ def test_a_name_comes_from_the_file_where_none_is_given(folder: Path) -> None:
 
 
 def test_without_strictness_a_plan_needs_no_models_and_imports_no_code(folder: Path) -> None:
-    text = VALID.replace(
-        "models:\n  - name: qwen\n", "process_results: nope.py:nope\nmetric_list: [exact_match]\n"
-    )
+    text = VALID.replace("models:\n  - name: qwen\n", "process_results: nope.py:nope\n")
     (folder / "bench.yaml").write_text(text)
     assert load_config(folder / "bench.yaml", strict=False).models == ()
 

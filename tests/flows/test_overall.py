@@ -151,4 +151,4 @@ def test_the_table_has_the_row_over_all_groups(evaluate: Evaluate, subjects: Pat
     lines = [line.split() for line in ran.out.splitlines() if line.startswith(("good", "bad"))]
     assert [line[1] for line in lines] == ["all", "all", "few", "many", "few", "many"]
     page = (subjects / "out" / "report.html").read_text()
-    assert "<td>all</td>" in page
+    assert "<td><bdi>all</bdi></td>" in page

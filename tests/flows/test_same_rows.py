@@ -409,7 +409,6 @@ def first(
         if kind not in firsts:
             path, output = write(kind, tmp_path / f"first-{kind}"), tmp_path / f"first-{kind}-out"
             with monkeypatch.context() as patch:
-                patch.setattr("flows.eval.ahead.cores", lambda: 2)
                 amounts = recorded(patch)
                 ran = evaluate(path, "--json", "--store", f"{output}-store", "--output", output)
             assert ran.code == 0, ran.err

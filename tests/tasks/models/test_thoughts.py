@@ -193,7 +193,7 @@ def test_marks_read_kept_answers_anew_and_ask_nothing(bench, batch_of, script):
 
 
 REFUSED = [
-    ({"reasoning": {"budget_as": "vllm"}}, "budget_tokens is sent, and that is not given"),
+    ({"reasoning": {"budget_as": "vllm"}}, "budget_as: belongs to budget_tokens, and there is none"),
     ({"reasoning": {"effort": "low"}, "config": {"api": "completions"}}, "for a chat template"),
     (
         {"reasoning": {"effort": "low"}, "sample_params": {"reasoning_effort": "high"}},
