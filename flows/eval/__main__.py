@@ -30,7 +30,7 @@ from flows.command_line import (
 from flows.config.schema import Phase, RunOptions
 from metrics.errors import ConfigError
 from tasks.datasets.selection import Selection
-from tasks.processes.workers import prepare
+from tasks.processes.workers import may_fork, prepare
 from tasks.store.home import default_store
 from tasks.usercode.load import trust_what_is_named
 
@@ -190,7 +190,8 @@ def evaluate_command(
         stopped = any(plan["refused"] or (plan["failures"] and not force) for plan in plans)
         raise typer.Exit(REFUSED if stopped else 0)
     own_options = list(_own_options(chosen, options, phase))
-    prepare(workers or 1)
+    if not may_fork():
+        prepare(workers or 1)
     from flows.eval.session import SessionOptions
 
     session = SessionOptions(task_runner, as_json, inputs.overrides, force)

@@ -4,8 +4,8 @@ A step goes there as the name of its stage's task and the arguments, and comes b
 never pass between processes, but stay in the store. Prefect's task runs stay where they are, in threads
 that wait; so keys, retries and states do not know where a step was computed.
 
-Processes start with the first step, from one that imports the stages: ``prepare`` begins it, beside what the
-run does before it computes anything.
+Processes are forked from the run's own before anything else runs in it, where that can be (``prepare``), and
+have imported all that it has. Else they start with the first step, from one that imports the stages.
 """
 
 import multiprocessing
@@ -15,6 +15,7 @@ import pickle
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -24,7 +25,8 @@ from importlib import import_module
 from multiprocessing import forkserver, resource_tracker
 from typing import Any
 
-from tasks.processes.garbage import collect_rarely
+from tasks.processes.garbage import collect_rarely, freeze_imports
+from tasks.usercode.load import has_loaded
 
 _EARLY = (
     *("render", "infer", "filter", "score", "reduce", "publish"),
@@ -77,7 +79,7 @@ class Workers:
         done: Future[Any] = Future()
         with self._lock:
             if self._pool is None:
-                self._pool = _new_pool(max(self.count, 1))
+                self._pool = _new_pool(max(self.count, 1), _context())
             pool = self._pool
             try:
                 reply = pool.submit(reply_to, call)
@@ -101,6 +103,14 @@ class Workers:
         """Starts the processes, so that they are there when the first step is; below two there are none."""
         for _ in range(self.count if self.count > 1 else 0):
             self.submit(os.getpid)
+
+    def fork(self, count: int) -> None:
+        """Has ``count`` processes from now on, unless there are some: copies of this one as it is."""
+        with self._lock:
+            if self._pool is None:
+                self._pool = _new_pool(count, multiprocessing.get_context("fork"))
+                with _known_threads():
+                    self._pool.submit(os.getpid)  # with the first call a pool of forks starts them all
 
     def compute(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """As ``submit``, and waits."""
@@ -184,11 +194,32 @@ def in_main_thread(function: Callable[..., Any], *args: Any, **kwargs: Any) -> A
 
 
 def prepare(count: int) -> None:
-    """Has what the processes of the run import that this one is about to begin imported from now on, beside
-    whatever this one does before it needs them. For a count below two, nothing."""
-    if count > 1 and not _shared.warm:
+    """Has processes for the run that this one is about to begin: forked from it where it may be, else what
+    they import is imported from now on, beside whatever this one does before it needs them. For a count below
+    two, nothing."""
+    if count < 2 or _shared.warm:
+        return
+    if may_fork():
+        import_stages()
+        freeze_imports()
+        _shared.fork(count)
+    else:
         _context()
         forkserver.ensure_running()
+
+
+def may_fork() -> bool:
+    """Whether a copy of this process can go on by itself: no other thread of Python's runs here, and no
+    module of the user's was loaded, whose libraries may have started threads that a copy lacks."""
+    return sys.platform == "linux" and threading.active_count() == 1 and not has_loaded()
+
+
+@contextmanager
+def _known_threads() -> Iterator[None]:
+    """Forks without Python's warning of threads: those of Arrow and numpy know of forks."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        yield
 
 
 def working(count: int) -> AbstractContextManager[Workers]:
@@ -247,10 +278,10 @@ def _context() -> multiprocessing.context.ForkServerContext:
     return context
 
 
-def _new_pool(count: int) -> ProcessPoolExecutor:
+def _new_pool(count: int, context: multiprocessing.context.BaseContext) -> ProcessPoolExecutor:
     # The server of forks keeps the surroundings that it was started in; a run has those of its own time.
     surroundings = (dict(os.environ), list(sys.path), os.getcwd())
-    return ProcessPoolExecutor(count, _context(), _begin, surroundings)
+    return ProcessPoolExecutor(count, context, _begin, surroundings)
 
 
 def _begin(environment: Mapping[str, str], path: Sequence[str], folder: str) -> None:

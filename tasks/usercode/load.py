@@ -219,6 +219,7 @@ Place = tuple[Path, str]
 _importing = threading.RLock()
 _numbers = itertools.count(1)
 _owned: "deque[str]" = deque()
+_loaded = threading.Event()
 
 
 class _NeighbourHint:
@@ -262,6 +263,7 @@ class UserModules:
             )
         # The config's folder counts for functions of packages, too: it chooses their arguments.
         check_trusted(Path(base_dir), reference)
+        _loaded.set()
         if _NeighbourHint not in sys.meta_path:
             sys.meta_path.append(_NeighbourHint)
         module = self._from_file(source, Path(base_dir)) if source.endswith(".py") else _from_package(source)
@@ -326,6 +328,11 @@ class UserModules:
 
 
 _shared = UserModules()
+
+
+def has_loaded() -> bool:
+    """Whether anything of a user's was loaded in this process, or tried to be."""
+    return _loaded.is_set()
 
 
 def load_function(reference: str, base_dir: str | Path) -> Callable[..., Any]:

@@ -133,12 +133,14 @@ def test_processes_compute_and_raise_and_are_replaced(monkeypatch: pytest.Monkey
 
 
 KILLED = """
-import os, time
+import os, sys, time
 from tasks.processes import workers
 
 if __name__ == "__main__":
     workers.STAGES = workers.LATE = ()
     made = workers.Workers(2)
+    if "fork" in sys.argv:
+        made.fork(2)
     made.compute(os.getpid)
     waiting = [made.submit(time.sleep, 600) for _ in range(2)]
     time.sleep(1)
@@ -156,9 +158,10 @@ def lives(pid: int) -> bool:
 
 
 @pytest.mark.services
-def test_processes_end_with_a_run_that_is_killed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", ["fork", "forkserver"])
+def test_processes_end_with_a_run_that_is_killed(tmp_path: Path, how: str) -> None:
     (tmp_path / "killed.py").write_text(KILLED)
-    command = [sys.executable, str(tmp_path / "killed.py")]
+    command = [sys.executable, str(tmp_path / "killed.py"), how]
     environment = {**os.environ, "PYTHONPATH": str(PROJECT)}
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as run:
         assert run.stdout is not None
@@ -192,3 +195,59 @@ def test_a_run_that_is_ended_at_once_leaves_no_warning_of_what_its_processes_sha
         check=False,
     )  # fmt: skip
     assert (ran.returncode, ran.stderr) == (130, "")
+
+
+FORKED = """
+import os, sys, warnings
+from tasks.processes import workers
+from tasks.usercode.load import load_function
+
+warnings.simplefilter("error")
+workers.STAGES = workers.LATE = ()
+assert workers.may_fork()
+known = object()  # what only a copy of this process can have
+def is_known(number):
+    return number == id(known) and os.getppid() == os.getpid_of_run
+os.getpid_of_run = os.getpid()
+
+workers.prepare(1)
+assert not workers.workers().warm
+workers.prepare(2)
+workers.prepare(2)
+assert workers.workers().warm
+with workers.working(2) as pool:
+    assert pool.compute(is_known, id(known))
+    assert pool.compute(os.getpid) != os.getpid()
+assert not workers.workers().warm
+
+with open(sys.argv[1], "w") as file:
+    file.write("def own(): return 1\\n")
+load_function(sys.argv[1] + ":own", ".")
+assert not workers.may_fork()
+print("done")
+"""
+
+
+@pytest.mark.services
+def test_a_copy_of_the_process_computes_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "forked.py").write_text(FORKED)
+    ran = subprocess.run(
+        [sys.executable, str(tmp_path / "forked.py"), str(tmp_path / "own.py")],
+        env={**os.environ, "PYTHONPATH": str(PROJECT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (ran.stdout, ran.stderr) == ("done\n", "")
+
+
+def test_no_copy_is_made_beside_other_threads() -> None:
+    over = threading.Event()
+    thread = threading.Thread(target=over.wait)
+    thread.start()
+    try:
+        assert not module.may_fork()
+    finally:
+        over.set()
+        thread.join()
