@@ -16,7 +16,7 @@ store.
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import groupby, zip_longest
@@ -27,11 +27,13 @@ from typing import Any
 import numpy as np
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from metrics.reductions.reduction import reduction_key
 from tasks.reduction.facets import facet_text, facet_texts, parse_facets
 from tasks.reporting.view import OWN_FACETS, RowsByItem
 from tasks.rows.parts import BatchSource, Origin, Row
+from tasks.rows.scoring import samples_of_requests
 from tasks.store.home import finite, whole_file, write_json, write_lines
 from tasks.store.keys import digest, sample_hashes, text_value
 from tasks.store.rows import write_parquet
@@ -220,34 +222,113 @@ def sample_lines(part: SamplePart, run: RunInfo) -> Iterator[Row]:
     something else than numbers, it is that, the first sample's. Log-likelihoods are texts,
     as in the harness.
     """
-    responses = RowsByItem(part.answers.responses(_RESPONSES))
-    predictions = RowsByItem(part.predictions(_PREDICTIONS))
-    statistics = {name: RowsByItem(source(_STATISTICS)) for name, source in part.statistics.items()}
+    streams = [
+        samples_of_requests(part.answers.requests(("doc_id",)), source(columns))
+        for source, columns in (
+            (part.answers.responses, _RESPONSES),
+            (part.predictions, _PREDICTIONS),
+            *((source, _STATISTICS) for source in part.statistics.values()),
+        )
+    ]
+    for batch in part.answers.requests(_REQUESTS):
+        if batch.num_rows:
+            tables = [next(stream)[1] for stream in streams]
+            plain = all(_has_one_a_text(batch, table) for table in tables)
+            yield from (_plain_lines if plain else _any_lines)(part, run, batch, tables)
+
+
+def _has_one_a_text(requests: pa.RecordBatch, rows: pa.Table | None) -> bool:
+    """Whether every request of a batch asks for text, and has one row of another artifact."""
+    return (
+        rows is not None
+        and rows.column("doc_id").combine_chunks().equals(requests.column("doc_id"))
+        and bool(pc.all(pc.equal(requests.column("kind"), "generate")).as_py())
+    )
+
+
+def _plain_lines(
+    part: SamplePart, run: RunInfo, batch: pa.RecordBatch, tables: Sequence[pa.Table]
+) -> Iterator[Row]:
+    """The lines of items that were asked for one text each, from columns."""
+    responses, predictions, *statistics = tables
+    filtered = predictions.column("prediction").to_pylist()
+    for place in np.flatnonzero(predictions.column("is_json").to_numpy()).tolist():
+        filtered[place] = None if filtered[place] is None else orjson.loads(filtered[place])
+    numbers = {name: _single_scores(table) for name, table in zip(part.statistics, statistics, strict=True)}
+    columns = zip(
+        row_dicts(batch), responses.column("response").to_pylist(), filtered,
+        *numbers.values(), strict=True,
+    )  # fmt: skip
+    metrics, fields = list(numbers), _request_fields(part, run)
+    for request, response, prediction, *scores in columns:
+        line = fields(request)
+        yield {
+            **line,
+            "resps": [[response]],
+            "filtered_resps": prediction if isinstance(prediction, list) else [prediction],
+            "filter": part.filter,
+            "metrics": metrics,
+            **_hashes(line),
+            **dict(zip(metrics, scores, strict=True)),
+        }
+
+
+def _single_scores(statistics: pa.Table) -> list[Any]:
+    """What ``_scores`` says of items with one sample each."""
+    columns = (statistics.column(name).to_pylist() for name in ("scored", "score", "value_json"))
+    if statistics.column("value_json").null_count == statistics.num_rows:
+        return [
+            score if scored and score is not None and math.isfinite(score) else None
+            for scored, score, _ in zip(*columns, strict=True)
+        ]
+    rows = (
+        dict(zip(("scored", "score", "value_json"), row, strict=True)) for row in zip(*columns, strict=True)
+    )
+    return [_scores("value", [row])["value"] for row in rows]
+
+
+def _any_lines(
+    part: SamplePart, run: RunInfo, batch: pa.RecordBatch, tables: Sequence[pa.Table | None]
+) -> Iterator[Row]:
+    """The lines of any items, row by row."""
+    responses, predictions, *others = (
+        RowsByItem([] if table is None else table.to_batches()) for table in tables
+    )
+    statistics = dict(zip(part.statistics, others, strict=True))
+    fields = _request_fields(part, run)
+    for request in row_dicts(batch):
+        doc_id = request["doc_id"]
+        line = fields(request)
+        line |= {
+            "resps": _transposed([_answer(row, request) for row in responses.of(doc_id)], request),
+            "filtered_resps": _filtered([_prediction(row, request) for row in predictions.of(doc_id)]),
+            "filter": part.filter,
+            "metrics": list(statistics),
+            **_hashes(line),
+        }
+        for name, rows in statistics.items():
+            line |= _scores(name, rows.of(doc_id))
+        yield line
+
+
+def _request_fields(part: SamplePart, run: RunInfo) -> Callable[[Row], Row]:
+    """What gives the fields of a line that its request decides."""
     origin, sampling = part.answers.origin, _sent(part.answers.origin)
     names = {"model_name": origin.model_name, "prompt_template": origin.prompt_template}
     harness = run.config.get("harness") is not None
-    for batch in part.answers.requests(_REQUESTS):
-        for request in row_dicts(batch):
-            doc_id = request["doc_id"]
-            target = _target(request, harness)
-            line = {
-                "doc_id": doc_id,
-                "item_id": request["item_id"],
-                **(names if run.keeps_apart else {}),
-                "doc": orjson.loads(request["doc_json"]),
-                "target": str(target[0]) if len(target) == 1 else target,
-                "arguments": _arguments(request, sampling),
-            }
-            line |= {
-                "resps": _transposed([_answer(row, request) for row in responses.of(doc_id)], request),
-                "filtered_resps": _filtered([_prediction(row, request) for row in predictions.of(doc_id)]),
-                "filter": part.filter,
-                "metrics": list(statistics),
-                **_hashes(line),
-            }
-            for name, rows in statistics.items():
-                line |= _scores(name, rows.of(doc_id))
-            yield line
+
+    def fields(request: Row) -> Row:
+        target = _target(request, harness)
+        return {
+            "doc_id": request["doc_id"],
+            "item_id": request["item_id"],
+            **(names if run.keeps_apart else {}),
+            "doc": orjson.loads(request["doc_json"]),
+            "target": str(target[0]) if len(target) == 1 else target,
+            "arguments": _arguments(request, sampling),
+        }
+
+    return fields
 
 
 def _target(request: Row, harness: bool) -> list[Any]:
