@@ -14,9 +14,12 @@ from tasks.models.config import ModelConfig, SampleParams
 from tasks.models.providers import recorded_content
 from tasks.models.providers.provider import provider_of
 from tasks.models.records import InferenceOptions
+from tasks.reporting import exports
+from tasks.reporting.exports import AnswerPart, RunInfo, SamplePart, write_samples
 from tasks.rows import predictions
+from tasks.rows.parts import Origin, from_batches
 from tasks.rows.predictions import LimitedPipeline, prediction_batches
-from tasks.store.schemas import PREDICTIONS, REQUESTS, RESPONSES, row_batch
+from tasks.store.schemas import PREDICTIONS, REQUESTS, RESPONSES, STATISTICS, row_batch
 
 CALLS = orjson.dumps([{"name": "f", "arguments": "{}"}]).decode()
 ANSWERS: list[list[dict[str, Any]]] = [
@@ -96,6 +99,42 @@ def test_responses_of_other_items_are_refused() -> None:
         for count in (1, 3):
             with pytest.raises(ValueError, match="item"):
                 list(prediction_batches(limited, [requests(2)], [responses(ANSWERS[:count])]))
+
+
+def sample_file(path: Path, steps: list[Any], answers: Sequence[Sequence[Mapping[str, Any]]]) -> bytes:
+    rows = filtered(steps, answers)
+    scores = [
+        {
+            **row, "score": value, "scored": row["scored"] and value is not None, "code": -1,
+            "value_json": text, "is_json": None,
+        }
+        for row, value, text in zip(
+            rows, [0.5, None, float("nan"), 1.0] * 2, [None, "[true,2]", None, "NaN"] * 2, strict=False
+        )
+    ]  # fmt: skip
+    plain = [{**row, "value_json": None} for row in scores]
+    part = SamplePart(
+        AnswerPart(
+            Origin("qwen", "plain", {"sampling": {"temperature": 0, "num_samples": 2}}),
+            from_batches([requests(len(answers))]),
+            from_batches([responses(answers)]),
+        ),
+        "f",
+        from_batches([row_batch(rows, PREDICTIONS)]),
+        {name: from_batches([row_batch(own, STATISTICS)]) for name, own in (("a", scores), ("b", plain))},
+    )
+    run = RunInfo("r", "b", ("qwen",), ("plain",), 0.0, len(answers), len(answers), {})
+    write_samples(path, [part], run)
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize("kept", [1, 2])
+def test_sample_lines(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kept: int) -> None:
+    answers = [item[:kept] for item in ANSWERS]
+    by_columns = sample_file(tmp_path / "s.jsonl", PIPELINES["regex"], answers)
+    monkeypatch.setattr(exports, "_has_one_a_text", lambda *_: False)
+    assert by_columns == sample_file(tmp_path / "s.jsonl", PIPELINES["regex"], answers)
+    assert by_columns.count(b"\n") == len(answers)
 
 
 def test_recorded_rows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
