@@ -241,7 +241,7 @@ def _refuse_edited(arguments: Mapping[str, Any]) -> None:
     if isinstance(step, Step) and (name := edited_since(step.identity)) is not None:
         raise NightjarError(
             f"{name} was edited while the run was under way, or {os.uname().nodename} has another version of "
-            "it: some numbers would be of both; run again, which computes only what differs"
+            "it, and its scores would come from both; run again, which computes only what differs"
         )
 
 

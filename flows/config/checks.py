@@ -48,7 +48,7 @@ from tasks.store.schemas import CELL_FACETS
 from tasks.usercode.load import resolver
 
 _FILE_NAME = re.compile(r"[^\s{}]*\w\.[a-z]\w{1,6}")
-"""What is no question, and may be meant as the file of one."""
+"""A prompt that looks like the name of a file."""
 METHOD_KEYWORDS = ("response", "ground_truth", "inference_result")
 EVALUATION_METRIC_KEYWORDS = ("evaluation_results", "facets")
 

@@ -89,8 +89,8 @@ def refuse_spending(runner: str, limits: RunLimits) -> None:
     """Raises ConfigError for limits of a run of which each of the runner's processes would spend all."""
     if runner == "processes" and (limits.max_tokens, limits.max_cost) != (None, None):
         raise ConfigError(
-            f"--task-runner {runner}: limits.max_tokens and limits.max_cost hold where one process asks, and"
-            " here each would spend as much; leave --task-runner out (--workers computes by processes, too)"
+            f"--task-runner {runner}: limits.max_tokens and limits.max_cost hold within one process, and"
+            " here each would spend the whole; leave --task-runner out (--workers computes by processes, too)"
         )
 
 

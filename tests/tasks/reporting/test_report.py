@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 
 from tasks.reporting.diagnostics.findings import SHOWN_OF_A_KIND, Diagnostic, grouped
-from tasks.reporting.page import SampleIndex, environment, inline_json
+from tasks.reporting.page import SampleIndex, environment, inline_json, isolated, read_asset
 from tasks.reporting.report import FirstPass, PageLimits, write_report
 from tasks.reporting.view import LabelView, ResponseView, RunView, SampleView
 from tasks.store.home import FileUnwritable
@@ -458,3 +458,11 @@ def test_a_count_leads_to_samples_only_where_the_page_can_show_just_these(tmp_pa
     assert page.count('f.topic=a">1</a>') == 1
     assert "metadata.temp=" not in page
     assert re.search(r'<td class="num" data-sort="2">2</td>', page)
+
+
+def test_page_and_script_hold_the_same_names_apart() -> None:
+    (told,) = re.findall(r"const isolated = \(name\) => \(/(.+?)/\.test", read_asset("dom.js"))
+    by_script = re.compile(told)
+    letters = [chr(code) for code in range(0x10000) if not 0xD800 <= code < 0xE000 and chr(code).isalpha()]
+    assert [one for one in letters if isolated(one, [one]) != one] == list(filter(by_script.search, letters))
+    assert isolated("7 of \u0645\u0648 7b", ["\u0645\u0648 7b"]) == "7 of \u2068\u0645\u0648 7b\u2069"
