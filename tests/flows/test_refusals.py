@@ -178,9 +178,7 @@ def test_a_limit_that_each_of_several_processes_would_spend(
     refuse: Refuse, limits: dict[str, object]
 ) -> None:
     said = refuse(GOOD | limits, "--task-runner", "processes")
-    assert (
-        "--task-runner processes: limits.max_tokens and limits.max_cost hold where one process asks" in said
-    )
+    assert "limits.max_tokens and limits.max_cost hold within one process" in said
 
 
 @pytest.mark.parametrize("arguments", [(), ("--dry-run",), ("--show-prompts", "1")])
