@@ -1,10 +1,9 @@
 """The request phase of the built-in server beside lm-evaluation-harness's ``hf`` model, on the same weights.
 
-    python -m bench.lm_eval.hf [--peer PYTHON] [--device cpu] [--documents 32] [--rounds 2]
+    python -m bench.lm_eval.hf [--peer PYTHON] [--documents 32] [--rounds 2]
 
 ``PYTHON`` has torch, transformers and ``lm-eval``, else that of ``NIGHTJAR_SERVE_PYTHON``. The model is a
-Llama of random weights: 100 million in float32 on one thread of the CPU, or 1.4 billion in bfloat16 with
-``--device cuda``; the benchmarks are four choices a
+Llama of 100 million random weights in float32 on one thread of the CPU; the benchmarks are four choices a
 document, and 24 tokens a document. The harness is asked at several batch sizes, with its model loaded; this
 project's phase goes from its first request to its last answer, as the kept answers say. CPU seconds are those
 of the phase too, ours of server and client together: they can be compared where the machine has other work.
@@ -31,8 +30,7 @@ from bench.lm_eval.peer import peer_python
 from bench.lm_eval.runs import OFFLINE, PROJECT
 
 PEER = Path(__file__).with_name("peer_hf.py")
-DEVICES = {"cpu": ("float32", 0, (1, 8, 32)), "cuda": ("bfloat16", 1, (1, 32, 128))}
-"""Device → type of the weights, GPUs of our server, and batch sizes that the harness is asked at."""
+BATCH_SIZES = (1, 8, 32)
 WORDS = ("river", "stone", "bird", "night", "light", "water", "between", "under", "glass", "letter", "seven")
 KEYS: dict[str, dict[str, Any]] = {
     "choices": {
@@ -75,10 +73,9 @@ Spent = tuple[float, float]
 """Seconds on the clock, and of CPU time."""
 
 
-def by_the_harness(python: str, device: str, weights: Path, definitions: Path) -> dict[str, dict[str, Spent]]:
+def by_the_harness(python: str, weights: Path, definitions: Path) -> dict[str, dict[str, Spent]]:
     """Batch size → benchmark → what its request phase took."""
-    sizes = map(str, DEVICES[device][2])
-    command = [python, str(PEER), "time", device, str(weights), str(definitions), *sizes, "--", *KEYS]
+    command = [python, str(PEER), "time", str(weights), str(definitions), *map(str, BATCH_SIZES), "--", *KEYS]
     done = subprocess.run(command, env={**os.environ, **OFFLINE}, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(f"the peer failed:\n{done.stderr[-3000:]}")
@@ -125,17 +122,14 @@ def cpu_seconds(pid: int) -> float:
     return 0.0
 
 
-def by_this_project(
-    name: str, device: str, weights: Path, definitions: Path, store: Path, home: dict[str, str]
-) -> Spent:
+def by_this_project(name: str, weights: Path, definitions: Path, store: Path, home: dict[str, str]) -> Spent:
     """What a benchmark took from its first request to its last answer."""
     import pyarrow.parquet as pq
 
-    dtype, gpus, _ = DEVICES[device]
     command = [
         sys.executable, "-m", "flows.eval", "--tasks", name, "--include-path", str(definitions),
-        "--model-path", str(weights), "--set", f"models.0.serve.dtype={dtype}",
-        "--set", f"models.0.serve.gpus={gpus}",
+        "--model-path", str(weights), "--set", "models.0.serve.dtype=float32",
+        "--set", "models.0.serve.gpus=0",
         "--store", str(store), "--output", str(store / "results"), "--json",
     ]  # fmt: skip
     with subprocess.Popen(
@@ -165,7 +159,6 @@ def main() -> int:
     parser.add_argument(
         "--peer", default=os.environ.get("NIGHTJAR_SERVE_PYTHON"), help="Python that has lm-eval"
     )
-    parser.add_argument("--device", choices=DEVICES, default="cpu")
     parser.add_argument("--documents", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=2)
     options = parser.parse_args()
@@ -177,29 +170,29 @@ def main() -> int:
     ours: dict[str, Spent] = {}
     with tempfile.TemporaryDirectory() as name, prefect_server(Path(name) / "home") as home:
         folder, weights, definitions = Path(name), Path(name) / "weights", Path(name) / "tasks"
-        make = [python, str(PEER), "make", options.device, str(weights)]
-        made = subprocess.run(make, check=True, capture_output=True, text=True)
+        made = subprocess.run(
+            [python, str(PEER), "make", str(weights)], check=True, capture_output=True, text=True
+        )
         write_benchmarks(definitions, options.documents)
         for number in range(options.rounds):
             for benchmark in KEYS:
                 store = folder / f"store-{benchmark}-{number}"
                 environment = {**home, **OFFLINE, "NIGHTJAR_SERVE_PYTHON": python, "TMPDIR": name}
-                found = by_this_project(benchmark, options.device, weights, definitions, store, environment)
+                found = by_this_project(benchmark, weights, definitions, store, environment)
                 ours[benchmark] = best(ours.get(benchmark), found)
                 print(f"this project, {benchmark}: {found[0]:.1f} ({found[1]:.1f})", flush=True)
-            for size, took in by_the_harness(python, options.device, weights, definitions).items():
+            for size, took in by_the_harness(python, weights, definitions).items():
                 for benchmark, spent in took.items():
                     of_all = theirs.setdefault(benchmark, {})
                     of_all[size] = best(of_all.get(size), spent)
-    batch_sizes = DEVICES[options.device][2]
     millions = int(made.stdout.split()[-1]) / 1e6
     print(f"{millions:.0f} million weights, {options.documents} documents; seconds (CPU seconds):\n")
-    print(f"| benchmark | {' | '.join(f'hf, {size}' for size in batch_sizes)} | ours | hf's best / ours |")
-    print("|---" * (len(batch_sizes) + 3) + "|")
+    print(f"| benchmark | {' | '.join(f'hf, {size}' for size in BATCH_SIZES)} | ours | hf's best / ours |")
+    print("|---" * (len(BATCH_SIZES) + 3) + "|")
     ratios = []
     for benchmark, of_sizes in theirs.items():
         ratios.append(min(wall for wall, _ in of_sizes.values()) / ours[benchmark][0])
-        measured = [*(of_sizes[str(size)] for size in batch_sizes), ours[benchmark]]
+        measured = [*(of_sizes[str(size)] for size in BATCH_SIZES), ours[benchmark]]
         cells = " | ".join(f"{wall:.1f} ({cpu:.1f})" for wall, cpu in measured)
         print(f"| {benchmark} | {cells} | {ratios[-1]:.2f} |")
     return int(min(ratios) < 1)
