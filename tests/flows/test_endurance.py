@@ -36,8 +36,15 @@ def config_for(folder: Path, running: Serving, **endpoint: object) -> Path:
 
 
 @pytest.mark.services
-@pytest.mark.parametrize("runner", ["threads", "processes"])
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    ("number", "runner"),
+    [
+        (signal.SIGKILL, "threads"),
+        (signal.SIGKILL, "processes"),
+        (signal.SIGTERM, "threads"),  # both of these come to one handler
+        (signal.SIGINT, "processes"),
+    ],
+)
 def test_killed_run_is_gone_on_with_and_asks_for_what_is_missing(
     evaluate: Evaluate,
     own_environment: dict[str, str],

@@ -174,9 +174,21 @@ BOUND = 30.0
 """Seconds within which a signal ends the run with all that it started."""
 SIGNALS = [(number, moment) for number in (signal.SIGTERM, signal.SIGINT) for moment in MOMENTS]
 SIGNALS += [(signal.SIGTERM, moment) for moment in HELD]
+EACH_STATE = [(signal.SIGTERM, moment) for moment in (*MOMENTS, "start 2", "asked 22")]
+EACH_STATE += [(signal.SIGINT, "asked")]
+"""Every state that a run and its server can be in; a run takes both signals by one handler. The others are
+more moments of the same states."""
 
 
-@pytest.mark.parametrize(("number", "moment"), SIGNALS, ids=[f"{one.name} {at}" for one, at in SIGNALS])
+@pytest.mark.parametrize(
+    ("number", "moment"),
+    [
+        pytest.param(
+            *one, id=f"{one[0].name} {one[1]}", marks=[] if one in EACH_STATE else pytest.mark.nights
+        )
+        for one in SIGNALS
+    ],
+)
 def test_one_signal_ends_a_served_run_at_any_moment_within_half_a_minute(
     home: Path, tmp_path: Path, places: Path, own_environment: dict[str, str], moment: str, number: int
 ) -> None:

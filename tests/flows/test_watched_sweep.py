@@ -122,9 +122,14 @@ MOMENTS: dict[str, tuple[str, int] | None] = {
     "at the broken checkpoint": ("start", 3),
     "at the last": ("start", 4),
 }
+EACH_STATE = ("between two looks", "in the middle", "between two checkpoints", "at the broken checkpoint")
+"""The others are more moments at which a server starts or is asked."""
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize(
+    "moment",
+    [pytest.param(one, marks=[] if one in EACH_STATE else pytest.mark.nights) for one in MOMENTS],
+)
 def test_a_watch_that_a_signal_ends_goes_on_and_its_curve_is_whole(
     home: Path, tmp_path: Path, own_environment: dict[str, str], moment: str
 ) -> None:
