@@ -205,12 +205,41 @@ class Prefect:
             watch.stop(signal.SIGKILL)
 
     def deploy(self) -> None:
-        """What ``make deploy`` registers, without a Python of its own for the pool."""
+        """What ``make deploy`` registers, without a Python of its own for the pool. The command itself, which
+        takes seconds, is called for the first server of the session; others are told what it left there."""
         from prefect.workers.process import ProcessWorker
 
         template = ProcessWorker.get_default_base_job_template()
         self.ask("POST", "/work_pools/", {"name": "local", "type": "process", "base_job_template": template})
-        self.command("deploy", "--all")
+        kept = self.migrated.kept.with_name("deployments.json")
+        if not kept.exists():
+            self.command("deploy", "--all")
+            written = self.folder / "deployments.json"
+            written.write_text(json.dumps(self.deployments()))
+            written.rename(kept)
+            return
+        before = json.loads(kept.read_text())
+        for deployment in before:
+            flow = self.ask("POST", "/flows/", {"name": deployment["flow"]})["id"]
+            self.ask("POST", "/deployments/", {**deployment["given"], "flow_id": flow})
+        assert self.deployments() == before
+
+    def deployments(self) -> list[dict[str, Any]]:
+        """All that was given of each deployment, and the name of its flow."""
+        from prefect.server.schemas.actions import DeploymentCreate, DeploymentScheduleCreate
+
+        found = []
+        for one in self.ask("POST", "/deployments/filter", {"sort": "NAME_ASC"}):
+            given = {
+                name: one[name] for name in DeploymentCreate.model_fields.keys() & one.keys() - {"flow_id"}
+            }
+            given["schedules"] = [
+                {name: entry[name] for name in DeploymentScheduleCreate.model_fields.keys() & entry.keys()}
+                for entry in one["schedules"]
+            ]
+            given["concurrency_limit"] = (one["global_concurrency_limit"] or {}).get("limit")
+            found.append({"flow": self.ask("GET", f"/flows/{one['flow_id']}")["name"], "given": given})
+        return found
 
     def trigger(self, deployment: str, parameters: Mapping[str, Any]) -> str:
         """Starts a deployment run, as the UI's button does; its id."""
