@@ -1,11 +1,10 @@
 """``nightjar accept NIGHT --reason …``: a night's results are as they should be from now on."""
 
-from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
-from flows.command_line import command_line, examples, new_app, user_name
+from flows.command_line import App, examples, user_name
 from metrics.aliases import nearest
 from metrics.errors import ConfigError
 from tasks.history.nights import STOPPED, Acceptance, Night, Notice, find_night, suites_with
@@ -13,7 +12,7 @@ from tasks.history.notices import change_night, now, with_notice
 from tasks.store.home import default_store
 from tasks.store.storage import Store
 
-app = new_app()
+app = App()
 
 
 @app.command(epilog=examples('python -m flows.accept nightly-9f2c… --reason "the new checkpoint is meant"'))
@@ -64,10 +63,7 @@ def accept(store: Store, run_id: str, reason: str, by: str) -> Night:
     return change_night(store, suite, run_id, change)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs the command and exits."""
-    command_line(app, arguments)
-
+main = app.main
 
 if __name__ == "__main__":
     main()

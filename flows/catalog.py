@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
-from flows.command_line import command_line, examples, new_app, print_json
+from flows.command_line import App, examples, print_json
 from metrics.aggregation import build_aggregation
 from metrics.aliases import nearest
 from metrics.errors import ConfigError
@@ -374,7 +374,7 @@ def _number(value: float) -> str:
     return f"{'-' if value < 0 else ''}∞" if math.isinf(value) else f"{value:g}"
 
 
-app = new_app()
+app = App()
 WIDTH: Final = 100  # columns where the output is no terminal, and at most
 CONFIG: Final = "config"
 _ALIASES: Final = {"model_types": "models", "model_type": "models"}
@@ -504,4 +504,4 @@ def _config_reference(key: str | None, as_json: bool, schema: bool, markdown: bo
 
 
 if __name__ == "__main__":
-    command_line(app)
+    app.main()

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from flows.command_line import command_line, examples, new_app
+from flows.command_line import App, examples
 from flows.config.schema import EvalConfig
 from metrics.errors import ConfigError, NightjarError
 from tasks.benchmarks.config import BenchmarkFields
@@ -17,7 +17,7 @@ from tasks.datasets.config import UnfitItem
 MOST = 20
 """So many mistakes of one kind are listed."""
 
-app = new_app()
+app = App()
 
 
 @app.command(epilog=examples("python -m flows.check my_benchmark.yaml"))
@@ -88,10 +88,7 @@ def _not_rendered(config: EvalConfig, fields: BenchmarkFields, overrides: Sequen
                     yield message
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs the command and exits."""
-    command_line(app, arguments)
-
+main = app.main
 
 if __name__ == "__main__":
     main()

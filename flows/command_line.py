@@ -1,9 +1,8 @@
 """How every command line of the project speaks: one line while it has nothing to draw yet, an exit code at
 its end, and one line that says what to fix.
 
-Each command defines a typer application with ``new_app`` and runs it with ``command_line``; ``status``
-shows what it is doing. Imports nothing of Prefect, whose settings a command line has to make first
-(``quiet_prefect``).
+Each command defines an ``App``, which ``command_line`` runs; ``status`` shows what it is doing. Imports
+nothing of Prefect, whose settings are made first (``quiet_prefect``).
 
 ``nightjar eval|compare|history|…`` has the command lines under one name, so that a shell can complete
 them: ``nightjar --install-completion`` does that once; ``python -m flows.eval`` and ``nightjar eval`` are
@@ -36,7 +35,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from traceback import walk_tb
 from types import FrameType
-from typing import Any, Final, NoReturn, TextIO, cast
+from typing import Any, Final, NoReturn, TextIO, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 import orjson
@@ -76,14 +75,22 @@ class NoEmptyWords(TyperCommand):
 EMPTY: Final = "it is empty, which a shell makes of a variable that is not set; give a value, or leave it out"
 
 
-class _App(typer.Typer):
-    def command(self, name: str | None = None, **given: Any) -> Any:
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class App(typer.Typer):
+    """A command's application, without markup in its help and tracebacks of typer's own."""
+
+    def __init__(self) -> None:
+        super().__init__(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+
+    def command(self, name: str | None = None, **given: Any) -> Callable[[F], F]:
+        """As typer's; the command takes no empty words."""
         return super().command(name, **{"cls": NoEmptyWords} | given)
 
-
-def new_app() -> typer.Typer:
-    """An application without markup in its help and tracebacks of typer's own."""
-    return _App(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+    def main(self, arguments: Sequence[str] | None = None) -> None:
+        """Runs the command and exits."""
+        command_line(self, arguments)
 
 
 def examples(*lines: str) -> str:
@@ -106,6 +113,7 @@ def command_line(app: typer.Typer, arguments: Sequence[str] | None = None) -> No
     is what else is no ``Exception``. A warning of a metric or of the user's code is one line, too, from now
     on.
     """
+    quiet_prefect()
     raise_interrupts()
     collect_rarely()
     warnings.showwarning = show_warning
@@ -441,5 +449,4 @@ def _group() -> None:
 
 def main() -> None:
     """Runs the command that the first argument names, and exits."""
-    quiet_prefect()
     command_line(named_app())

@@ -6,7 +6,6 @@ one.
 """
 
 import asyncio
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,11 +13,11 @@ from uuid import UUID
 
 import typer
 
-from flows.command_line import command_line, examples, new_app, quiet_prefect
+from flows.command_line import App, examples
 from metrics.errors import ConfigError
 
 POOL = "local"
-app = new_app()
+app = App()
 
 
 @app.command(
@@ -139,11 +138,7 @@ def others_of(suite: Path, name: str) -> list[str]:
     ]
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs the command and exits."""
-    quiet_prefect()
-    command_line(app, arguments)
-
+main = app.main
 
 if __name__ == "__main__":
     main()

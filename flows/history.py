@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from flows.command_line import command_line, examples, new_app, print_json, warn
+from flows.command_line import App, examples, print_json, warn
 from metrics.errors import ConfigError
 from tasks.history.layout import Skipped
 from tasks.history.query import QueryResult, compact, query
@@ -36,7 +36,7 @@ LATEST: Final = 20
 MOST_MODELS: Final = 12
 MODELS_NAMED: Final = 5
 """Models of a run that are listed where it has more than MOST_MODELS."""
-app = new_app()
+app = App()
 
 
 @app.command(
@@ -264,10 +264,7 @@ def _json_value(value: Any) -> Any:
     return float(value) if isinstance(value, Decimal) else str(value)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs the command and exits."""
-    command_line(app, arguments)
-
+main = app.main
 
 if __name__ == "__main__":
     main()

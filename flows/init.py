@@ -4,13 +4,12 @@ What it writes runs as it is, on the embedded model. Each line says what it is f
 """
 
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
-from flows.command_line import command_line, examples, new_app
+from flows.command_line import App, examples
 from metrics.errors import ConfigError
 from metrics.names import LONGEST_NAME
 
@@ -74,7 +73,7 @@ FILES = {
 }
 _LONGEST: Final = LONGEST_NAME - len("_nightly")
 
-app = new_app()
+app = App()
 
 
 @app.command(epilog=examples("python -m flows.init my_benchmark"))
@@ -107,10 +106,7 @@ def write_start(folder: Path) -> None:
         raise ConfigError(f"{folder} can't be written: {error.strerror or error}") from error
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs the command and exits."""
-    command_line(app, arguments)
-
+main = app.main
 
 if __name__ == "__main__":
     main()

@@ -1,12 +1,11 @@
 """``nightjar mute PAIR --until DATE --reason …``: a pair decides nothing for a while."""
 
-from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from typing import Annotated
 
 import typer
 
-from flows.command_line import command_line, examples, new_app, user_name
+from flows.command_line import App, examples, user_name
 from metrics.aliases import nearest
 from metrics.errors import ConfigError
 from tasks.comparison.runs import open_night
@@ -15,7 +14,7 @@ from tasks.history.notices import change_night, now, with_notice
 from tasks.store.home import default_store
 from tasks.store.storage import Store
 
-app = new_app()
+app = App()
 
 
 @app.command(
@@ -118,10 +117,7 @@ def _day(text: str) -> datetime:
     return datetime(day.year, day.month, day.day).astimezone()
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs the command and exits."""
-    command_line(app, arguments)
-
+main = app.main
 
 if __name__ == "__main__":
     main()

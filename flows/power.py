@@ -19,7 +19,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from flows.command_line import command_line, examples, new_app, print_json
+from flows.command_line import App, examples, print_json
 from flows.config.schema import EvalConfig
 from flows.plan.build import scoring_config
 from flows.plan.fields import benchmark_fields
@@ -428,7 +428,7 @@ def said_to_decide(items: int, samples: int, decides: float | None) -> str:
     return f"{taken} can rule out {what}"
 
 
-app = new_app()
+app = App()
 
 
 @app.command(
@@ -532,10 +532,7 @@ def _items(design: Design) -> str:
     return f"{numbers.count(design.fewest)} to {most}"
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs the command and exits."""
-    command_line(app, arguments)
-
+main = app.main
 
 if __name__ == "__main__":
     main()

@@ -1,18 +1,17 @@
 """``python -m flows.store --verify`` looks at every file of a store, ``--repair`` fixes what it can."""
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flows.command_line import FAILED, clear_status, command_line, examples, new_app, print_json, status
+from flows.command_line import FAILED, App, clear_status, examples, print_json, status
 from tasks.store.home import default_store
 from tasks.store.storage import Store
 
 if TYPE_CHECKING:
     from tasks.history.verify import Findings
 
-app = new_app()
+app = App()
 
 
 @app.command(
@@ -83,10 +82,7 @@ def print_findings(store: Store, found: "Findings") -> None:
         print("nothing is damaged")
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs the command and exits."""
-    command_line(app, arguments)
-
+main = app.main
 
 if __name__ == "__main__":
     main()

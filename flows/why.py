@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import orjson
 import typer
 
-from flows.command_line import command_line, examples, new_app, print_json
+from flows.command_line import App, examples, print_json
 from metrics.aliases import nearest
 from metrics.errors import ConfigError
 from tasks.history.layout import FORGOTTEN, RUNS, known_runs, read_json
@@ -22,7 +22,7 @@ from tasks.store.home import default_store
 from tasks.store.reasons import Reason, differences, read_reason, rows_that_differ
 from tasks.store.storage import Store
 
-app = new_app()
+app = App()
 
 
 @app.command(
@@ -150,10 +150,7 @@ def step_line(entry: Mapping[str, Any]) -> str:
     return f"{entry['outcome']:9} {named}: {entry['differences'][0]}"
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs the command and exits."""
-    command_line(app, arguments)
-
+main = app.main
 
 if __name__ == "__main__":
     main()

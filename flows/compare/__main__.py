@@ -4,13 +4,12 @@ The exit code is the gate's verdict. The flow that does the same on a worker is 
 """
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from flows.command_line import command_line, examples, new_app, print_json
+from flows.command_line import App, examples, print_json
 from flows.compare.runs import (
     PAGE,
     compare_opened,
@@ -25,7 +24,7 @@ from tasks.comparison.runs import open_run
 from tasks.store.home import default_store
 from tasks.store.storage import Store
 
-app = new_app()
+app = App()
 
 
 @app.command(
@@ -84,10 +83,7 @@ def _show(compared: ComparedRuns, flips: int) -> None:
     console().print(ComparisonTable(compared, flips))
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs the command and exits."""
-    command_line(app, arguments)
-
+main = app.main
 
 if __name__ == "__main__":
     main()

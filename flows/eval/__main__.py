@@ -18,15 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from pydantic import ValidationError
 
-from flows.command_line import (
-    REFUSED,
-    command_line,
-    examples,
-    new_app,
-    print_json,
-    quiet_prefect,
-    warn,
-)
+from flows.command_line import REFUSED, App, examples, print_json, warn
 from flows.config.schema import Phase, RunOptions
 from metrics.errors import ConfigError
 from tasks.datasets.selection import Selection
@@ -42,7 +34,7 @@ if TYPE_CHECKING:
     from flows.eval.session import SessionOptions
 
 
-app = new_app()
+app = App()
 
 
 @app.command(
@@ -294,11 +286,7 @@ def _print(document: dict[str, Any], as_json: bool) -> None:
     print_plan(document)
 
 
-def main() -> None:
-    """Runs the command and exits."""
-    quiet_prefect()
-    command_line(app)
-
+main = app.main
 
 if __name__ == "__main__":
     main()

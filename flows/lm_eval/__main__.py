@@ -10,10 +10,10 @@ if __name__ == "__main__":
 
 import typer
 
-from flows.command_line import command_line, examples, new_app, quiet_prefect
+from flows.command_line import App, examples
 from metrics.errors import ConfigError
 
-app = new_app()
+app = App()
 COMMANDS = ("run", "ls", "validate")
 
 
@@ -50,11 +50,7 @@ def lm_eval_command(context: typer.Context) -> None:
     raise typer.Exit(list_definitions(rest) if command == "ls" else validate_definitions(rest))
 
 
-def main() -> None:
-    """Runs the command and exits."""
-    quiet_prefect()
-    command_line(app)
-
+main = app.main
 
 if __name__ == "__main__":
     main()

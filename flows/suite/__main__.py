@@ -11,16 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from flows.command_line import (
-    FAILED,
-    UNDECIDED,
-    command_line,
-    examples,
-    new_app,
-    print_json,
-    quiet_prefect,
-    warn,
-)
+from flows.command_line import FAILED, UNDECIDED, App, examples, print_json, warn
 from metrics.errors import ConfigError, NightjarError
 from tasks.usercode.load import trust_what_is_named
 
@@ -28,7 +19,7 @@ logger = logging.getLogger(__name__)
 WATCH_SECONDS = 30.0
 """Between two looks for new checkpoints."""
 
-app = new_app()
+app = App()
 
 
 @app.command(
@@ -203,11 +194,7 @@ def _document(suite: Path, options: Any, flow_run_id: str) -> dict[str, Any]:
     return {**left, "output": str(folder), "store": planned.store}
 
 
-def main() -> None:
-    """Runs the command and exits."""
-    quiet_prefect()
-    command_line(app)
-
+main = app.main
 
 if __name__ == "__main__":
     main()

@@ -11,14 +11,14 @@ from typing import Annotated, Any
 
 import typer
 
-from flows.command_line import FAILED, command_line, examples, new_app, quiet_prefect
+from flows.command_line import FAILED, App, examples
 
 SECONDS: float = 60.0
 """Between two looks."""
 PATIENCE: float = 75.0
 """How long an answer is waited for: the server's own waiting for its database may take a minute."""
 
-app = new_app()
+app = App()
 
 
 def connected() -> str | None:
@@ -86,11 +86,7 @@ def watch_command(
             return
 
 
-def main() -> None:
-    """Runs the command and exits."""
-    quiet_prefect()
-    command_line(app)
-
+main = app.main
 
 if __name__ == "__main__":
     main()

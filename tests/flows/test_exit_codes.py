@@ -23,9 +23,9 @@ from flows.command_line import (
     COMMANDS,
     INTERRUPTED,
     UNDECIDED,
+    App,
     command_line,
     named_app,
-    new_app,
     print_json,
     status,
     warn,
@@ -211,7 +211,7 @@ def test_a_metric_that_takes_the_streams_away_does_not_take_the_report(
 @pytest.mark.parametrize("name", ["flows.theirs", "__main__"])
 def test_an_exit_of_a_library_is_a_failure(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """``python -m`` calls a command's own module by the other name."""
-    app = new_app()
+    app = App()
     module: dict[str, Any] = {"__name__": name, "argparse": argparse}
     exec("def command(): argparse.ArgumentParser().parse_args(['--help'])", module)
     app.command()(module["command"])
@@ -226,8 +226,8 @@ def test_a_process_that_code_of_others_ends_is_no_success(code: int) -> None:
     # What the children of a process end with is theirs.
     program = f"""
 import os
-from flows.command_line import command_line, new_app
-app = new_app()
+from flows.command_line import command_line, App
+app = App()
 @app.command()
 def main() -> None:
     if (child := os.fork()) == 0:
@@ -242,7 +242,7 @@ command_line(app, [])
 
 
 def test_what_ends_a_command_and_is_no_error_is_told_in_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    app = new_app()
+    app = App()
 
     @app.command()
     def command() -> None:
@@ -268,7 +268,7 @@ SAYING: list[Callable[[], object]] = [
 def test_a_pipe_that_nobody_reads_changes_nothing_of_how_a_command_ends(
     say: Callable[[], object], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    app = new_app()
+    app = App()
 
     @app.command()
     def command() -> None:
@@ -289,7 +289,7 @@ def test_a_pipe_that_nobody_reads_changes_nothing_of_how_a_command_ends(
 def test_a_command_may_be_begun_without_standard_output_and_error(
     say: Callable[[], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    app = new_app()
+    app = App()
 
     @app.command()
     def command() -> None:
@@ -309,7 +309,7 @@ def test_a_command_ends_well_where_a_library_has_put_its_own_exit_in_place(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As wandb does, from its import on."""
-    app, leave = new_app(), sys.exit
+    app, leave = App(), sys.exit
 
     @app.command()
     def command() -> None:
@@ -324,7 +324,7 @@ def test_an_argument_that_is_not_utf8_is_refused_before_anything_is_done(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As Python has a byte of a file's name that is none: Prefect can't be told of it."""
-    app, done = new_app(), []
+    app, done = App(), []
 
     @app.command()
     def command(run_name: str = "") -> None:
@@ -395,7 +395,7 @@ def test_an_interruption_that_becomes_another_error_is_one(
     other: type[Exception], pressed: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As Python makes of one that meets a class being made, and pydantic of one that meets a schema."""
-    app = new_app()
+    app = App()
 
     @app.command()
     def imports() -> None:
@@ -541,7 +541,7 @@ def test_an_empty_path_in_a_command_line_of_the_harness_is_refused(
 
 
 def test_a_warning_is_printed_once_in_a_command(capsys: pytest.CaptureFixture[str]) -> None:
-    app = new_app()
+    app = App()
 
     @app.command()
     def check() -> None:

@@ -35,7 +35,7 @@ def test_every_commands_help_fits_80_columns_and_ends_with_examples(name: str) -
 
 def test_every_module_with_a_command_line_of_its_own_is_a_command() -> None:
     """Those that a person calls by ``python -m``; the server's has commands of its own."""
-    own = {path for path in (ROOT / "flows").rglob("*.py") if "app = new_app()" in path.read_text()}
+    own = {path for path in (ROOT / "flows").rglob("*.py") if "app = App()" in path.read_text()}
     modules = {".".join(path.relative_to(ROOT).with_suffix("").parts) for path in own}
     assert set(COMMANDS.values()) == modules
 

@@ -495,12 +495,12 @@ TALKATIVE = """
 import multiprocessing, os, subprocess, sys
 from typing import Annotated
 import typer
-from flows.command_line import command_line, new_app, print_json
+from flows.command_line import command_line, App, print_json
 
 def child():
     print("a fork", flush=True)
 
-app = new_app()
+app = App()
 
 @app.command()
 def talk(as_json: Annotated[bool, typer.Option("--json")] = False):
@@ -532,7 +532,7 @@ def test_the_document_is_alone_on_standard_output() -> None:
 def test_the_document_is_alone_where_standard_output_is_another_object(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    app = lines.new_app()
+    app = lines.App()
 
     @app.command()
     def talk(as_json: Annotated[bool, typer.Option("--json")] = False) -> None:
