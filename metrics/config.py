@@ -64,6 +64,15 @@ class Strict(BaseModel):
     that nothing reads are refused, and nothing changes it afterwards."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=())
+    ALONE: ClassVar[str | None] = None
+    """The key that a value alone, in the place of the whole mapping, stands for."""
+    ALONE_TYPE: ClassVar[type] = str
+
+    @model_validator(mode="before")
+    @classmethod
+    def _spelled_out(cls, value: Any) -> Any:
+        alone = isinstance(value, cls.ALONE_TYPE) and not isinstance(value, bool)
+        return {cls.ALONE: value} if cls.ALONE is not None and alone else value
 
     @model_validator(mode="after")
     def _every_value_is_read(self) -> Self:
@@ -129,6 +138,8 @@ class MetricConfig(Gathering):
     {'ignore_case': True}
     """
 
+    ALONE = "metric"
+
     metric: FunctionRef = Field(description="Registered name, or file.py:fn")
     alias: str | None = Field(None, description="Name of the result; default: the metric's")
     function: FunctionRef | None = Field(
@@ -149,8 +160,6 @@ class MetricConfig(Gathering):
     @model_validator(mode="before")
     @classmethod
     def _take_its_name(cls, data: Any) -> Any:
-        if isinstance(data, str):
-            return {"metric": data}
         if isinstance(data, Mapping) and "metric" not in data and isinstance(data.get("function"), str):
             return {**data, "metric": data["function"].rpartition(":")[2]}
         return data

@@ -242,14 +242,11 @@ class FilterStepConfig(Gathering):
     {'k': 4}
     """
 
+    ALONE = "function"
+
     function: FunctionRef = Field(description="Registered name, or file.py:fn")
     depends_on: tuple[str, ...] = Field((), description="Files and folders that its function reads unseen")
     kwargs: dict[str, Any] = Field(default_factory=dict, description="Arguments of the step")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _function_alone(cls, data: Any) -> Any:
-        return {"function": data} if isinstance(data, str) else data
 
     @model_serializer
     def _flat(self) -> dict[str, Any]:

@@ -27,9 +27,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice, takewhile
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import BeforeValidator, Field, ValidationError, field_validator
+from pydantic import Field, ValidationError, field_validator
 
 from flows.compare.runs import load_gate
 from flows.config.errors import Problem, problem_of, refusal, schema_problems, validated
@@ -63,12 +63,10 @@ from tasks.store.storage import Store, store_uri
 from tasks.usercode.load import check_named, check_trusted, resolver
 
 
-def _path_alone(value: Any) -> Any:
-    return {"config": value} if isinstance(value, str) else value
-
-
 class SuiteBenchmark(Strict):
     """One benchmark of a suite; a path alone is enough."""
+
+    ALONE = "config"
 
     config: str = Field(min_length=1, description="Its YAML file, relative to the suite's")
     limit: int | None = Field(None, ge=1, description="Only the first items")
@@ -88,7 +86,7 @@ class SuiteConfig(Strict):
     """A suite file."""
 
     name: str = Field(min_length=1, description="Name of the suite in the history")
-    benchmarks: tuple[Annotated[SuiteBenchmark, BeforeValidator(_path_alone)], ...] = Field(min_length=1)
+    benchmarks: tuple[SuiteBenchmark, ...] = Field(min_length=1)
     models: tuple[ModelConfig, ...] = Field(
         (), description="Models for all benchmarks; without: each one's own"
     )

@@ -5,7 +5,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from hashlib import sha256
-from typing import Annotated, Any, ClassVar, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import (
     AfterValidator,
@@ -99,17 +99,13 @@ Reading = Annotated[
 class JudgeModel(Gathering):
     """A judge: the name of an entry of ``models:``, or such an entry itself (all keys besides ``name``)."""
 
-    GATHERED: ClassVar[str] = "entry"
+    GATHERED = "entry"
+    ALONE = "name"
 
     name: str = Field(min_length=1, description="Entry of models:, or a name of its own")
     entry: dict[str, Any] = Field(
         default_factory=dict, description="type, config, sample_params … as in models:"
     )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _name_alone(cls, data: Any) -> Any:
-        return {"name": data} if isinstance(data, str) else data
 
 
 class JudgeMessage(Strict):

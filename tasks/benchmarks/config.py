@@ -158,6 +158,9 @@ class FewshotConfig(Strict):
     itself.
     """
 
+    ALONE = "num"
+    ALONE_TYPE = int
+
     num: int = Field(default=-1, ge=-1, description="How many examples; -1: all of 'examples'")
     path: Annotated[str | None, NamesFile()] = Field(
         default=None, description="File of examples: .jsonl, .json, .csv or .parquet"
@@ -200,6 +203,8 @@ class ChoicesBy(Strict):
 
     Asked by letters, the metric is ``acc_letter``: another number than ``acc``, which compares likelihoods.
     """
+
+    ALONE = "ask"
 
     ask: Literal["likelihood", "letter", "first_token"] = Field(
         description="likelihood: of each choice; letter: choices with letters, and an answer in text; "
@@ -318,18 +323,6 @@ class BenchmarkFields(Strict):
         if isinstance(value, tuple) and value[0] == value[1]:
             raise ValueError(f"names '{value[0]}' twice; give one field, or two that cross")
         return value
-
-    @model_validator(mode="before")
-    @classmethod
-    def _fewshot_number(cls, value: Any) -> Any:
-        if isinstance(value, dict) and type(value.get("fewshot")) is int:
-            return {**value, "fewshot": {"num": value["fewshot"]}}
-        return value
-
-    @field_validator("choices_by", mode="before")
-    @classmethod
-    def _named(cls, value: Any) -> Any:
-        return {"ask": value} if isinstance(value, str) else value
 
     @property
     def scores_continuations(self) -> bool:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from metrics.aggregation import Aggregation, build_aggregation
 from metrics.aliases import nearest
@@ -87,6 +87,8 @@ class AlphaOver(Strict):
 class Stop(Strict):
     """When a night stops asking: as soon as every gated pair is decided."""
 
+    ALONE = "when"
+
     when: Literal["decided"] = Field("decided", description="Every gated pair passed or is a regression")
     blocks: int = Field(20, ge=2, le=64, description="Parts that items are asked in; a look follows on each")
     least: int = Field(50, ge=1, description="Items before the first look")
@@ -95,10 +97,6 @@ class Stop(Strict):
         "items",
         description="What the verdict is about: items like these, or benchmark: what all of these would say",
     )
-
-
-def _when(value: Any) -> Any:
-    return {"when": value} if isinstance(value, str) else value
 
 
 @dataclass(frozen=True)
@@ -156,7 +154,7 @@ class Gate(Strict):
         0,
         description="In a suite, 1: what regressed is asked again before it is told; a look has half alpha",
     )
-    stop: Annotated[Stop | None, BeforeValidator(_when)] = Field(
+    stop: Stop | None = Field(
         None, description="decided: stop asking once every pair is; without it, all items are asked"
     )
     pairs: dict[str, PairGate] = Field(

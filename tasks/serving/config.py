@@ -174,6 +174,8 @@ Words = Annotated[tuple[str, ...], BeforeValidator(_words)]
 class ServeConfig(Strict):
     """How a model's weights are served on this machine: by a preset, or by a command."""
 
+    ALONE = "preset"
+
     preset: str | None = Field(None, description="a server known by name: `catalog servers` lists them")
     command: Annotated[Words | None, RunsProgram()] = Field(
         None,
@@ -212,11 +214,6 @@ class ServeConfig(Strict):
     start_timeout: Seconds = Field(900.0, description="how long it may take to be ready, such as 15m")
     restarts: int = Field(3, ge=0, description="how often a server that died is started again")
 
-    @model_validator(mode="before")
-    @classmethod
-    def _preset_alone(cls, value: Any) -> Any:
-        return {"preset": value} if isinstance(value, str) else value
-
     @field_validator("preset")
     @classmethod
     def _is_known(cls, value: str | None) -> str | None:
@@ -251,6 +248,8 @@ class ServeConfig(Strict):
 class CheckpointsConfig(Strict):
     """Several folders of weights, each a model of its own."""
 
+    ALONE = "glob"
+
     glob: str = Field(min_length=1, description="pattern of their paths, relative to the config's folder")
     pattern: str = Field(
         LAST_NUMBER,
@@ -260,11 +259,6 @@ class CheckpointsConfig(Strict):
     new_only: bool = Field(
         False, description="only those that no earlier run of this benchmark has evaluated completely"
     )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _glob_alone(cls, value: Any) -> Any:
-        return {"glob": value} if isinstance(value, str) else value
 
     @field_validator("pattern")
     @classmethod
