@@ -5,7 +5,7 @@ import csv
 import math
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -14,6 +14,7 @@ import typer
 
 from flows.command_line import App, examples, print_json, warn
 from metrics.errors import ConfigError
+from metrics.json_values import with_leaves
 from tasks.history.layout import Skipped
 from tasks.history.query import QueryResult, compact, query
 from tasks.store.home import default_store
@@ -138,7 +139,7 @@ def warn_of(skipped: Iterable[Skipped]) -> None:
 def print_latest(runs: Sequence["Glance"], as_json: bool) -> None:
     """Prints the runs, the newest first: when, name, headline numbers, what was changed, where they are."""
     if as_json:
-        print_json([_told_apart(run.as_dict()) for run in runs])
+        print_json([with_leaves(run.as_dict(), _told_apart, str) for run in runs])
         return
     from rich.padding import Padding
     from rich.text import Text
@@ -191,8 +192,8 @@ def _path_of(run: "Glance") -> str:
 def print_rows(found: QueryResult, as_json: bool) -> None:
     """Prints the rows: a table, or a JSON list of objects."""
     if as_json:
-        rows = [dict(zip(found.columns, map(_told_apart, row), strict=True)) for row in found.rows]
-        print_json(rows, default=_json_value)
+        rows = (dict(zip(found.columns, row, strict=True)) for row in found.rows)
+        print_json(with_leaves(list(rows), _told_apart, str), default=_json_value)
         return
     from tasks.reporting.numbers import plural
     from tasks.reporting.tables import Column, FittedTable
@@ -249,11 +250,7 @@ def _cell(value: Any) -> str:
 
 
 def _told_apart(value: Any) -> Any:
-    """Numbers that JSON has no word for as texts, within lists and mappings too; null stays null."""
-    if isinstance(value, Mapping):
-        return {str(name): _told_apart(inner) for name, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_told_apart(inner) for inner in value]
+    """A number that JSON has no word for as its text; null stays null."""
     if not isinstance(value, float) or math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"

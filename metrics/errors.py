@@ -22,6 +22,8 @@ from traceback import walk_tb
 from types import TracebackType
 from typing import Any, Final
 
+from metrics.json_values import with_leaves
+
 _OBEYED: Final = re.compile(
     "["
     "\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0 but tab and line feed, DEL, C1
@@ -43,11 +45,11 @@ def printable(text: str) -> str:
 
 def printable_values(value: Any) -> Any:
     """As ``printable``, for every text in lists and mappings, their keys included."""
-    if isinstance(value, str):
-        return printable(value)
-    if isinstance(value, dict):
-        return {printable_values(key): printable_values(entry) for key, entry in value.items()}
-    return [printable_values(entry) for entry in value] if isinstance(value, list | tuple) else value
+
+    def shown(leaf: Any) -> Any:
+        return printable(leaf) if isinstance(leaf, str) else leaf
+
+    return with_leaves(value, shown, shown)
 
 
 ASCII: Final = str.maketrans(

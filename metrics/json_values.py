@@ -52,6 +52,21 @@ def leaves(value: Any) -> Iterator[Any]:
         yield from leaves(entry)
 
 
+def with_leaves(
+    value: Any, change: Callable[[Any], Any], rename: Callable[[Any], Any] = lambda name: name
+) -> Any:
+    """The same value with what ``change`` makes of each leaf, and ``rename`` of each field's name.
+
+    >>> with_leaves({"a": (1, {"b": 2})}, lambda leaf: -leaf, str.upper)
+    {'A': [-1, {'B': -2}]}
+    """
+    if isinstance(value, Mapping):
+        return {rename(name): with_leaves(inner, change, rename) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [with_leaves(inner, change, rename) for inner in value]
+    return change(value)
+
+
 def texts_in(value: Any) -> Iterator[str]:
     """Every text in a value, but for the names of its fields."""
     return (leaf for leaf in leaves(value) if isinstance(leaf, str))

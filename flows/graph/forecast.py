@@ -24,6 +24,7 @@ from flows.graph.stage import Graph
 from flows.graph.stages import walk
 from flows.plan.steps import AskedModel, PairPlan, Plan
 from metrics.errors import NightjarError
+from metrics.json_values import leaves
 from tasks.ask import AskSetup
 from tasks.caching import Workspace, peek
 from tasks.infer import InferSetup, kept_rows, missing_requests
@@ -338,9 +339,7 @@ def _so_far(entry: Foreseen) -> Any:
 
 def _nodes(inputs: Any) -> list[Foreseen]:
     """Every task run among the inputs, whatever they are nested in."""
-    found: list[Foreseen] = []
-    _each(inputs, found.append)
-    return found
+    return [leaf for leaf in leaves(inputs) if isinstance(leaf, Foreseen)]
 
 
 def _each(value: Any, read: Callable[[Foreseen], Any]) -> Any:
@@ -424,7 +423,11 @@ def forecast(plan: Plan, workspace: Workspace) -> Forecast:
     """Counts everything; reads the dataset and renders it where that is not cached."""
     run = ForeseenRun(plan, workspace)
     items = run.rows(walk(run).all()["items"]) or 0
-    turns = [_turn_count(entry) for entry in run.asked if not entry.is_for_scorer]
+    turns = [
+        TurnCount(entry.turn, entry.step.setup.model.name, entry.count, entry.is_user)
+        for entry in run.asked
+        if not entry.is_for_scorer
+    ]
     user = [plan.user.setup.model.name] if plan.user is not None else []
     judges = dict.fromkeys(model.infer.setup.model.name for model in plan.asked)
     return Forecast(
@@ -436,10 +439,6 @@ def forecast(plan: Plan, workspace: Workspace) -> Forecast:
         turns=_by_turn(turns),
         broken=list(run.broken.values()),
     )
-
-
-def _turn_count(entry: ForeseenAnswers) -> TurnCount:
-    return TurnCount(entry.turn, entry.step.setup.model.name, entry.count, entry.is_user)
 
 
 def _asked_of(run: ForeseenRun, judge: str) -> RequestCount:
@@ -496,7 +495,7 @@ def unanswered(plan: Plan, workspace: Workspace, phase: Phase) -> Unanswered:
     """Whose endpoints a run of that phase will ask; counts no further than it takes to know."""
     user = [plan.user] if plan.user is not None else []
     judges = [] if phase is Phase.INFER else list(plan.asked)
-    if peek(load, plan.load, workspace=workspace) is None and not _could_be_answered(workspace):
+    if peek(load, plan.load, workspace=workspace) is None and not workspace.open().exists("answers"):
         models = [name for name, step in plan.models.items() if step.setup.provider.asks]
         return Unanswered(models, user, judges)
     run = ForeseenRun(plan, workspace)
@@ -522,7 +521,3 @@ def unscored(plan: Plan, workspace: Workspace, lacking: Unanswered, phase: Phase
     if lacking.names or peek(load, plan.load, workspace=workspace) is None:
         return [pair.name for pair in plan.pairs()]
     return forecast(plan, workspace).unscored()
-
-
-def _could_be_answered(workspace: Workspace) -> bool:
-    return workspace.open().exists("answers")

@@ -28,7 +28,7 @@ import orjson
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from metrics.json_values import texts_in
+from metrics.json_values import texts_in, with_leaves
 from tasks.messages.media import REFERENCE, thumbnail
 from tasks.reporting import numbers
 from tasks.reporting.spans import Pattern, find_span, utf16
@@ -319,13 +319,7 @@ class SampleRecords:
         """A value of JSON with the long texts in it shortened."""
         if self.cap is None:
             return value
-        if isinstance(value, str):
-            return self._text(value)
-        if isinstance(value, Mapping):
-            return {name: self._value(entry) for name, entry in value.items()}
-        if isinstance(value, list | tuple):
-            return [self._value(entry) for entry in value]
-        return value
+        return with_leaves(value, lambda leaf: self._text(leaf) if isinstance(leaf, str) else leaf)
 
     def _text(self, text: str | None) -> str | None:
         if text is None or self.cap is None or len(text) <= self.cap:

@@ -9,6 +9,7 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
+from metrics.json_values import with_leaves
 from metrics.types import Floats
 from tasks.rows.parts import BatchSource
 from tasks.store.keys import canonical_json
@@ -180,18 +181,14 @@ def details_json(parts: Mapping[str, Any]) -> str | None:
     try:
         text = canonical_json(parts)
         # orjson writes null for what is not finite, too.
-        return (canonical_json(_finite(parts)) if b"null" in text else text).decode()
+        return (canonical_json(with_leaves(parts, _finite)) if b"null" in text else text).decode()
     except TypeError as error:
         raise ValueError(f"the details of a label must be JSON values: {error}") from error
 
 
-def _finite(value: Any) -> Any:
-    plain = _plain(value)
-    if isinstance(plain, float) and not math.isfinite(plain):
-        return str(plain)
-    if isinstance(value, Mapping):
-        return {key: _finite(entry) for key, entry in value.items()}
-    return [_finite(entry) for entry in value] if isinstance(value, (list, tuple)) else value
+def _finite(leaf: Any) -> Any:
+    plain = _plain(leaf)
+    return str(plain) if isinstance(plain, float) and not math.isfinite(plain) else leaf
 
 
 def _plain(value: Any) -> Any:

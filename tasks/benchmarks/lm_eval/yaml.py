@@ -21,7 +21,7 @@ import yaml
 
 from metrics.aliases import nearest
 from metrics.errors import ConfigError
-from metrics.json_values import leaves
+from metrics.json_values import leaves, with_leaves
 from metrics.types import OUTPUT_TYPES
 from tasks.store.anchors import MOST_REPEATED, REPEATED_TOO_OFTEN
 from tasks.store.home import named_path
@@ -182,13 +182,11 @@ def functions_in(value: Any) -> Iterator[FunctionName]:
 def encoded(value: Any, base_dir: Path) -> Any:
     """``value`` for JSON: a function becomes ``{"!function": "utils.py:process_docs"}``, so that no text is
     taken for one."""
-    if isinstance(value, FunctionName):
-        return {FUNCTION_KEY: reference(value, base_dir)}
-    if isinstance(value, Mapping):
-        return {key: encoded(entry, base_dir) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [encoded(entry, base_dir) for entry in value]
-    return value
+
+    def named(leaf: Any) -> Any:
+        return {FUNCTION_KEY: reference(leaf, base_dir)} if isinstance(leaf, FunctionName) else leaf
+
+    return with_leaves(value, named)
 
 
 def decoded(value: Any) -> Any:

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from metrics.json_values import with_leaves
 from tasks.benchmarks.recorded.inspect_shape import checked_header, checked_sample
 from tasks.datasets.config import DatasetError, parsed_json
 
@@ -45,7 +46,7 @@ class InspectLog:
     def open(cls, path: Path) -> "InspectLog":
         """Raises DatasetError for a file that is no log of Inspect's."""
         try:
-            header = _json_log(path) if path.suffix == ".json" else _header(path)
+            header = _parsed(path.read_bytes(), str(path)) if path.suffix == ".json" else _header(path)
         except (OSError, zipfile.BadZipFile) as error:
             raise DatasetError(f"{path}: can't be read as a log of Inspect: {error}") from error
         if not isinstance(header, Mapping) or not isinstance(header.get("eval"), Mapping):
@@ -131,10 +132,6 @@ def _header(path: Path) -> Any:
     return None
 
 
-def _json_log(path: Path) -> Any:
-    return _parsed(path.read_bytes(), str(path))
-
-
 def _parsed(text: bytes, place: str) -> Any:
     """The document; a half of a character, which no file can hold, becomes the sign for an unknown one."""
     document = parsed_json(text, place)
@@ -146,13 +143,7 @@ def _parsed(text: bytes, place: str) -> Any:
 
 def _with_texts(value: Any, changed: Callable[[str], str]) -> Any:
     """The document with each text, names too, as the function changes it."""
-    if isinstance(value, str):
-        return changed(value)
-    if isinstance(value, list):
-        return [_with_texts(one, changed) for one in value]
-    if isinstance(value, dict):
-        return {changed(name): _with_texts(one, changed) for name, one in value.items()}
-    return value
+    return with_leaves(value, lambda leaf: changed(leaf) if isinstance(leaf, str) else leaf, changed)
 
 
 def _too_deep(place: str) -> DatasetError:
