@@ -24,9 +24,10 @@ def chat_text(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str
     return orjson.dumps({"messages": said, "tools": list(tools)} if tools else said).decode()
 
 
-def chat_body(prompt: str) -> dict[str, Any]:
-    """What of a chat prompt goes into a request's body: ``messages``, and ``tools`` where there are any."""
-    chat = orjson.loads(prompt)
+def chat_body(prompt: str, is_chat: bool = True) -> dict[str, Any]:
+    """What of a chat prompt goes into a request's body: ``messages``, and ``tools`` where there are any. A
+    prompt that is no chat is one message of the user's."""
+    chat = orjson.loads(prompt) if is_chat else [{"role": "user", "content": prompt}]
     return chat if isinstance(chat, dict) else {"messages": chat}
 
 
@@ -46,7 +47,7 @@ def chat_of(prompt: str) -> dict[str, Any]:
         messages = chat.get("messages")
         if isinstance(messages, list) and all(isinstance(one, dict) and "role" in one for one in messages):
             return chat
-    return {"messages": [{"role": "user", "content": prompt}]}
+    return chat_body(prompt, is_chat=False)
 
 
 def content_text(content: Any) -> str:

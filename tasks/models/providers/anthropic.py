@@ -188,7 +188,7 @@ class Messages(NativeCodec):
             return Answer("refused", error=f"{REFUSED}: {told}", **facts)
         calls = calls_text(
             [
-                function_call(block.get("name"), block.get("input"), "a tool_use block")
+                function_call(block, "input", "a tool_use block")
                 for block in blocks
                 if block.get("type") == "tool_use"
             ]

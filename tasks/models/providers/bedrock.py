@@ -285,7 +285,8 @@ class Converse(NativeCodec):
         signed = [block for block in blocks if "reasoningContent" in block]
         thoughts = [block["reasoningContent"].get("reasoningText") for block in signed]
         thought = joined(one.get("text") for one in thoughts if isinstance(one, Mapping))
-        calls = calls_text([_call(block["toolUse"]) for block in blocks if "toolUse" in block])
+        uses = (block["toolUse"] for block in blocks if "toolUse" in block)
+        calls = calls_text([function_call(use, "input", "a toolUse") for use in uses])
         said = ParsedChoice(text, thought, calls)
         return answer_of(said, signed, thought_counted(said, facts), f"stop reason {stop!r}")
 
@@ -299,11 +300,6 @@ def _message_blocks(part: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     if not all(isinstance(b["reasoningContent"], Mapping) for b in blocks if "reasoningContent" in b):
         raise MalformedBody("a reasoningContent of the answer is no object")
     return blocks
-
-
-def _call(use: Any) -> dict[str, Any]:
-    found = use if isinstance(use, Mapping) else {}
-    return function_call(found.get("name"), found.get("input"), "a toolUse")
 
 
 def _blocks(message: Message) -> Iterator[dict[str, Any]]:

@@ -199,7 +199,8 @@ class Contents(NativeCodec):
             joined(one["text"] for one in parts if "text" in one and bool(one.get("thought")) is thinks)
             for thinks in (False, True)
         )
-        calls = calls_text([_call(one["functionCall"]) for one in parts if "functionCall" in one])
+        made = (one["functionCall"] for one in parts if "functionCall" in one)
+        calls = calls_text([function_call(call, "args", "a functionCall") for call in made])
         if calls is not None and finish == "STOP":
             facts["finish_reason"] = "tool_calls"
         signatures = [one.get(SIGNATURE) for one in parts if "functionCall" in one]
@@ -225,11 +226,6 @@ def _parts(candidate: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     # A field that is null is not there, as in all JSON of protocol buffers.
     told = ({name: value for name, value in part.items() if value is not None} for part in parts)
     return [part for part in told if part]
-
-
-def _call(call: Any) -> dict[str, Any]:
-    found = call if isinstance(call, Mapping) else {}
-    return function_call(found.get("name"), found.get("args"), "a functionCall")
 
 
 def _contents(messages: Sequence[Message]) -> list[dict[str, Any]]:

@@ -120,11 +120,7 @@ class NativeCodec(Codec, ABC):
     def calls(self, requests: Sequence[Request]) -> list[Call]:
         """A prompt that is no chat is what a user says."""
         (request,) = requests
-        chat: dict[str, Any] = (
-            chat_body(request.prompt)
-            if request.chat
-            else {"messages": [{"role": "user", "content": request.prompt}]}
-        )
+        chat = chat_body(request.prompt, request.chat)
         messages = sent_messages(chat["messages"], self._media)
         said = [message for message in distinct_ids(messages) if message["role"] not in SYSTEM_ROLES]
         system = "\n\n".join(content_text(m["content"]) for m in messages if m["role"] in SYSTEM_ROLES)
@@ -168,7 +164,7 @@ def answer_of(said: ParsedChoice, signed: Sequence[Any], facts: Mapping[str, Any
     """The answer in what was said, with ``signed`` thoughts and all other ``facts``; cut off where the tokens
     were used up before it began, as ``limit`` tells."""
     text, told = said.text or "", {"reasoning": said.thought or None, "tool_calls_json": said.calls}
-    facts = {**facts, **told, "thoughts_json": thoughts_text(signed)}
+    facts = {**facts, **told, "thoughts_json": orjson.dumps(list(signed)).decode() if signed else None}
     if not text.strip() and said.calls is None and facts["finish_reason"] == "length":
         error = f"the tokens were used up before the answer began ({limit})"
         return Answer("cut_off", error=error, **facts)
@@ -182,11 +178,6 @@ def thought_counted(said: ParsedChoice, facts: Mapping[str, Any]) -> dict[str, A
     return {**facts, "reasoning_tokens": thought_tokens(said, facts["completion_tokens"])}
 
 
-def thoughts_text(thoughts: Sequence[Any]) -> str | None:
-    """Signed thoughts as the JSON text that is kept; None where there are none."""
-    return orjson.dumps(list(thoughts)).decode() if thoughts else None
-
-
 def said_parts(message: Message) -> list[Mapping[str, Any]]:
     """The parts of what a message says, without empty texts, which these APIs do not take."""
     content = message.get("content")
@@ -194,9 +185,10 @@ def said_parts(message: Message) -> list[Mapping[str, Any]]:
     return [part for part in parts if part["type"] != "text" or part["text"]]
 
 
-def function_call(name: Any, given: Any, where: str) -> dict[str, Any]:
-    """A call as our answers have it, with its arguments as text. Raises MalformedBody, which says ``where``
-    it stands, for one that names no function."""
+def function_call(call: Any, arguments: str, where: str) -> dict[str, Any]:
+    """A call as our answers have it, with its ``arguments``, a field of it, as text. Raises MalformedBody,
+    which says ``where`` it stands, for one that names no function."""
+    name, given = (call.get(field) if isinstance(call, Mapping) else None for field in ("name", arguments))
     if not isinstance(name, str) or not name:
         raise MalformedBody(f"{where} of the answer names no function")
     return {

@@ -325,11 +325,7 @@ class Chat(Generation):
 
     def call(self, request: Request, body: Mapping[str, Any]) -> Call:
         """A prompt that is no chat is what a user says."""
-        asked = (
-            chat_body(request.prompt)
-            if request.chat
-            else {"messages": [{"role": "user", "content": request.prompt}]}
-        )
+        asked = chat_body(request.prompt, request.chat)
         messages = list(distinct_ids(sent_messages(asked["messages"], self._media), nine_characters))
         return Call("chat/completions", with_own(body, {**asked, "messages": messages}), media_size(messages))
 

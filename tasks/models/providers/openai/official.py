@@ -64,7 +64,9 @@ class OfficialTransport:
             cause = error.__cause__
             if isinstance(cause, RequestError):  # the hook's, which the client takes for a fault of its own
                 raise cause from None
-            if isinstance(error, (self._openai.APIConnectionError, OSError)) or _is_of_connection(cause):
+            if isinstance(error, (self._openai.APIConnectionError, OSError)) or isinstance(
+                cause, (aiohttp.ClientError, OSError)
+            ):
                 raise ConnectionFault(f"connection failed: {cause or error}") from error
             raise unreadable(error) from error
         body = self._redaction.read(partial(_body, headers=headers), content)
@@ -95,10 +97,6 @@ class OfficialTransport:
             pieces: AsyncIterator[bytes] = response.aiter_bytes()
             content = self._redaction.hide(await body_within_limit(pieces, self._largest))
             raise status_error(response.status_code, content, response.headers)
-
-
-def _is_of_connection(cause: BaseException | None) -> bool:
-    return isinstance(cause, (aiohttp.ClientError, OSError))
 
 
 def _body(content: bytes, headers: Mapping[str, str]) -> dict[str, Any]:
