@@ -478,16 +478,5 @@ def _numbers(comparison: Comparison | None) -> dict[str, Any]:
 
 
 def _counts(joined: JoinedItems | None) -> dict[str, Any]:
-    if joined is None:
-        return dict.fromkeys(
-            ("coverage", "n_base", "n_candidate", "missing", "unscored", "unscored_base", "new")
-        )
-    return {
-        "coverage": finite(joined.coverage),
-        "n_base": joined.n_base,
-        "n_candidate": joined.n_candidate,
-        "missing": joined.missing,
-        "unscored": joined.unscored,
-        "unscored_base": joined.unscored_base,
-        "new": joined.new,
-    }
+    names = ("coverage", "n_base", "n_candidate", "missing", "unscored", "unscored_base", "new")
+    return {name: None if joined is None else finite(getattr(joined, name)) for name in names}

@@ -248,11 +248,7 @@ def _courses(courses: tuple[PairCourse, ...]) -> Iterator[str]:
 
 def _course_name(course: PairCourse) -> str:
     group = " ".join(course.key.facet_words)
-    return (
-        f"{course.key.benchmark} {course.key.pair} ({group})"
-        if group
-        else f"{course.key.benchmark} {course.key.pair}"
-    )
+    return f"{course.key.benchmark} {course.key.pair}" + (f" ({group})" if group else "")
 
 
 def night_document(judged: JudgedNight) -> dict[str, Any]:

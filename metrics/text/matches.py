@@ -4,9 +4,9 @@ same JSON. ``length`` measures the answer alone.
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -30,7 +30,12 @@ _FORMULA = re.compile(r"(\$\$?)(?P<inside>.*)\1")
 _FENCED = re.compile(r"(`{3,}+|~{3,}+)[ \t]*(?:json)?(?P<inside>.*)\1", re.DOTALL | re.IGNORECASE)
 _EXACT = 2**53
 """Up to here a float tells whole numbers apart."""
-UNITS = ("characters", "words", "lines", "bytes")
+LENGTHS: Final[Mapping[str, Callable[[str], int]]] = {
+    "characters": len,
+    "words": lambda text: len(text.split()),
+    "lines": lambda text: len(text.splitlines()),
+    "bytes": lambda text: len(text.encode("utf-8", "surrogatepass")),
+}
 
 
 def _containing(references: Sequence[Any], *, all: bool = False, **_: Any) -> Sequence[Any]:
@@ -243,16 +248,9 @@ def length(
     references: Sequence[Sequence[Any]], predictions: Sequence[Any], *, unit: str = "characters"
 ) -> Floats:
     """Length of the answer in characters, words, lines or UTF-8 bytes; no prediction has length 0."""
-    if unit not in UNITS:
-        raise ConfigError(f"length: unit must be one of {', '.join(UNITS)}, not {unit!r}")
-    texts = hypotheses(predictions, "length")
-    count: dict[str, Callable[[str], int]] = {
-        "characters": len,
-        "words": lambda text: len(text.split()),
-        "lines": lambda text: len(text.splitlines()),
-        "bytes": lambda text: len(text.encode("utf-8", "surrogatepass")),
-    }
-    return np.array([count[unit](text) for text in texts], dtype=np.float64)
+    if unit not in LENGTHS:
+        raise ConfigError(f"length: unit must be one of {', '.join(LENGTHS)}, not {unit!r}")
+    return np.array([LENGTHS[unit](text) for text in hypotheses(predictions, "length")], dtype=np.float64)
 
 
 def first_difference(

@@ -381,25 +381,13 @@ _REQUESTS = (
     *("item_id", "doc_id", "item_digest", "kind", "chat", "prompts", "continuations", "references_json"),
     *("gold", "choices"),
 )
-_RESPONSES = (
-    *(
-        "doc_id",
-        "response",
-        "status",
-        "error",
-        "finish_reason",
-        "reasoning",
-        "tool_calls_json",
-        "prompt_tokens",
-    ),
-    *("completion_tokens", "reasoning_tokens", "inference_time", "lls", "is_greedy", "recorded_row"),
-)
 _SHOWN = (
     *("response", "status", "error", "finish_reason", "reasoning", "tool_calls_json", "prompt"),
     *("prompt_tokens", "completion_tokens", "reasoning_tokens", "inference_time", "lls", "is_greedy"),
     "recorded_row",
 )
-"""The same in the order of a ResponseView's fields; the prompt is there for transcripts alone."""
+"""Columns of responses in the order of a ResponseView's fields; the prompt is there for transcripts alone."""
+_RESPONSES = ("doc_id", *(name for name in _SHOWN if name != "prompt"))
 _PREDICTIONS = ("doc_id", "lls", "is_json", "prediction")
 _STATISTICS = ("doc_id", "scored", "score", "details_json", "error")
 _VERDICTS = ("doc_id", "label", "sample_index", "passed", "scored", "score", "details_json", "error")

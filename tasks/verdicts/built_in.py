@@ -18,7 +18,7 @@ from typing import Any, Final
 import orjson
 
 from metrics.text.fences import fenced_blocks
-from metrics.text.matches import parse_number
+from metrics.text.matches import LENGTHS, parse_number
 from tasks.store.keys import canonical_json
 from tasks.verdicts.config import (
     ContainsParams,
@@ -152,12 +152,7 @@ def _truth_number(truth: Any) -> float:
 
 def length_check(params: LengthCheckParams) -> Judge:
     """The response is neither too short nor too long."""
-    measures: dict[str, Callable[[str], int]] = {
-        "characters": len,
-        "words": lambda text: len(text.split()),
-        "lines": lambda text: len(text.splitlines()),
-    }
-    measure = measures[params.unit]
+    measure = LENGTHS[params.unit]
     low = params.min_length or 0
     high = math.inf if params.max_length is None else params.max_length
 
