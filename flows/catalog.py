@@ -250,17 +250,14 @@ def _sandboxes() -> Iterator[CatalogEntry]:
     from tasks.sandboxes.run import trouble
 
     for sandbox in SANDBOXES:
-        reason = trouble(sandbox.name)
+        reason, less = trouble(sandbox.name), sandbox.not_enforced()
+        works = f"works here; not enforced: {less}" if less else "works here"
         yield CatalogEntry(
             "sandboxes",
             sandbox.name,
             first_paragraph(type(sandbox)),
-            applies_to=_works(sandbox.not_enforced()) if reason is None else f"not here: {reason}",
+            applies_to=works if reason is None else f"not here: {reason}",
         )
-
-
-def _works(not_enforced: str | None) -> str:
-    return f"works here; not enforced: {not_enforced}" if not_enforced else "works here"
 
 
 def _servers() -> Iterator[CatalogEntry]:

@@ -7,7 +7,7 @@ those that were asked by now.
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -72,19 +72,12 @@ def decide(
     groups, known = dict[GroupKey, ItemGroup](), dict[PairName, Aggregation]()
     for pair, scored in zip(setup.pairs, statistics, strict=True):
         identity = pair.identity()
-        parts = [
-            Part(origin, _source(store, own), _source(store, asked), _source(store, answered.responses))
-            for origin, own, asked, answered in zip(origins, scored, requests, answers, strict=True)
-        ]
+        parts = [Part.kept(store, *place) for place in zip(origins, scored, requests, answers, strict=True)]
         groups |= groups_of(reduce_pair(identity, parts, pair.facets))
         known[identity.benchmark, identity.filter, identity.metric.name] = identity.metric.aggregation
     looks = list(_looks(setup, groups, known, store))
     _show(setup, step.name, looks)
     yield row_batch([look.row() for look in looks], LOOKS)
-
-
-def _source(store: Store, ref: ArtifactRef) -> "partial[Iterator[pa.RecordBatch]]":
-    return partial(store.batches, ref)
 
 
 @dataclass(frozen=True)

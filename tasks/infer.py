@@ -146,18 +146,14 @@ def given_now(answered: Answered, arguments: Mapping[str, Any]) -> bool:
     step, requests, workspace = (arguments[name] for name in ("step", "requests", "workspace"))
     setup, store = step.setup, workspace.open()
     if setup.inspect is not None:
-        return _serves(setup.lookup, answered.accounts)
+        # Whether what Inspect's task came to counts: asked in the night and at the time that is wanted.
+        lookup: Lookup = setup.lookup
+        return lookup.serves(answered.accounts.night, float(answered.accounts.given or 0))
     columns = list(EXPANDED)
     given = given_answers(
         setup.model, store.batches(requests, columns), AnswerStore(store), setup.options(workspace)
     )
     return given == answered.accounts.given
-
-
-def _serves(lookup: Lookup, accounts: Accounts) -> bool:
-    """Whether what Inspect's task came to counts now: it was asked in the night and at the time that the
-    lookup wants."""
-    return lookup.serves(accounts.night, float(accounts.given or 0))
 
 
 @cached_task("infer", still_holds=given_now)

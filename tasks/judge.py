@@ -122,13 +122,7 @@ def _parts(
     answers: Sequence[Answered],
 ) -> list[Part]:
     return [
-        Part(
-            origin,
-            partial(store.batches, scored),
-            partial(store.batches, asked),
-            partial(store.batches, answered.responses),
-            method,
-        )
+        Part.kept(store, origin, scored, asked, answered, method)
         for (method, origin), scored, asked, answered in zip(
             verdicts, statistics, requests, answers, strict=True
         )

@@ -485,7 +485,8 @@ def _show(publication: Publication, results: pa.Table, report: Path) -> None:
     key = ui_key(publication.run.benchmark)
     shown = _shown(result_rows(results)[:TABLE_ROWS])
     # The server may be away: what is on disk counts, and the page is worth waiting for but no reason to fail.
-    said, shown = as_text(printable(_headline(publication))), as_cells(printable_values(shown))
+    said = as_text(printable(f"Results of {publication.run.benchmark}, run {publication.run.run_id}"))
+    shown = as_cells(printable_values(shown))
     if_possible(lambda: create_table_artifact(shown, key=f"{key}-results", description=said))
     link, name = report.resolve().as_uri(), f"{key}-report"
     if_possible(lambda: create_link_artifact(link, link_text="report.html", key=name, description=said))
@@ -500,7 +501,3 @@ def _shown(rows: Sequence[ResultRow]) -> list[dict[str, Any]]:
         | rounded({name: getattr(row, name) for name in SHOWN})
         for row in rows
     ]
-
-
-def _headline(publication: Publication) -> str:
-    return f"Results of {publication.run.benchmark}, run {publication.run.run_id}"

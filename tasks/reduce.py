@@ -13,7 +13,7 @@ from tasks.reduction.reduce import reduce_pair
 from tasks.rows.parts import FailedPart, Origin, PairSetup, Part, calibrated_scorer
 from tasks.store.keys import Answered, Step
 from tasks.store.schemas import ITEM_ROWS, RESULTS
-from tasks.store.storage import ArtifactRef, Store
+from tasks.store.storage import ArtifactRef
 
 
 @artifact_task("reduce", ITEM_ROWS, where="anywhere")
@@ -30,15 +30,8 @@ def reduce(
     other; ``calibration`` are a judge's verdicts on what people judged, if it had to be asked for them."""
     store = workspace.open()
     scorer = calibrated_scorer(step.setup, store, calibration)
-    parts = [
-        Part(origin, _source(store, scored), _source(store, asked), _source(store, answered.responses))
-        for origin, scored, asked, answered in zip(origins, statistics, requests, answers, strict=True)
-    ]
+    parts = [Part.kept(store, *place) for place in zip(origins, statistics, requests, answers, strict=True)]
     yield from reduce_pair(step.setup.identity(scorer), parts, step.setup.facets)
-
-
-def _source(store: Store, ref: ArtifactRef) -> "partial[Iterator[pa.RecordBatch]]":
-    return partial(store.batches, ref)
 
 
 class AggregateSetup(PairSetup):

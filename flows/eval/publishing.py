@@ -305,6 +305,8 @@ def run_info(run: Run, grid: GridResponses, stopped: Mapping[str, Any] | None = 
     to_ask = items if stopped is None else int(stopped["of_items"])
     tallies = [*_inference(run, "model").values(), *_inference(run, "judge").values()]
     total = _total([_missed(run, tally) for tally in tallies])
+    if run.options.selection().chooses:  # some of all that there are
+        to_ask = sum(1 for _ in open_benchmark(plan.load.setup.benchmark).items())
     asked_again = sum(report.asked for report in run.canaries.values())
     return RunInfo(
         run_id=str(run.options.run_id),
@@ -312,7 +314,7 @@ def run_info(run: Run, grid: GridResponses, stopped: Mapping[str, Any] | None = 
         models=tuple(plan.models),
         prompts=tuple(plan.prompts),
         date=run.started,
-        n_items=_dataset_size(run) if run.options.selection().chooses else to_ask,
+        n_items=to_ask,
         n_used=items,
         stopped=stopped,
         config=config.model_dump(mode="json"),
@@ -330,11 +332,6 @@ def run_info(run: Run, grid: GridResponses, stopped: Mapping[str, Any] | None = 
         },
         git_revision=git_revision(str(PROJECT)),
     )
-
-
-def _dataset_size(run: Run) -> int:
-    """How many items the benchmark has, of which ``--limit`` took the first."""
-    return sum(1 for _ in open_benchmark(run.plan.load.setup.benchmark).items())
 
 
 def run_manifest(

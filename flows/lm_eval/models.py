@@ -7,6 +7,7 @@ Every argument is taken, told to need nothing, or refused: none is passed over.
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from flows.lm_eval.arguments import HarnessArguments
@@ -145,18 +146,6 @@ def _name_of(given: Mapping[str, Any]) -> str:
         if name in given:
             return str(given[name])
     raise ConfigError("--model_args names no model: add model=NAME, or pretrained=NAME for weights")
-
-
-def _completions(given: _Given, arguments: HarnessArguments) -> AskedModel:
-    return _endpoint(given, arguments, None, "completions")
-
-
-def _chats(given: _Given, arguments: HarnessArguments) -> AskedModel:
-    return _endpoint(given, arguments, None, "chat")
-
-
-def _openai_completions(given: _Given, arguments: HarnessArguments) -> AskedModel:
-    return _endpoint(given, arguments, OPENAI, "completions")
 
 
 def _openai_chats(given: _Given, arguments: HarnessArguments) -> AskedModel:
@@ -382,9 +371,9 @@ def _gguf(given: _Given, arguments: HarnessArguments) -> AskedModel:
 
 Make = Callable[[_Given, HarnessArguments], AskedModel]
 MODELS: Final[Mapping[str, Make]] = {
-    "local-completions": _completions,
-    "local-chat-completions": _chats,
-    "openai-completions": _openai_completions,
+    "local-completions": partial(_endpoint, address=None, api="completions"),
+    "local-chat-completions": partial(_endpoint, address=None, api="chat"),
+    "openai-completions": partial(_endpoint, address=OPENAI, api="completions"),
     "openai-chat-completions": _openai_chats,
     "anthropic-chat-completions": _anthropic,
     "anthropic-chat": _anthropic,

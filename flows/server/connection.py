@@ -352,7 +352,7 @@ def use_server() -> str:
         return own
     if os.environ.get(CREDENTIAL) in (known_credential(), ""):
         os.environ.pop(CREDENTIAL, None)
-    return _ui_of(str(configured))
+    return str(configured).removesuffix("/").removesuffix("/api")
 
 
 def quiet_in_notebook() -> None:
@@ -497,10 +497,6 @@ def _own_url(address: str) -> str | None:
     parts = urlsplit(address)
     local = parts.scheme == "http" and parts.hostname in ("127.0.0.1", "localhost") and parts.port
     return f"http://{HOST}:{parts.port}" if local and knows_credential(int(local)) else None
-
-
-def _ui_of(api: str) -> str:
-    return api.removesuffix("/").removesuffix("/api")
 
 
 def _profile_url() -> str | None:

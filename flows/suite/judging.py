@@ -142,7 +142,8 @@ def judge_night(
         if now is None:
             return None
         then = against(name, [*map(opened, nights)], tonight) if rescored else None
-        return _with_items(split_by_code(then, now) if then is not None else now)
+        told = split_by_code(then, now) if then is not None else now
+        return replace(told, pairs=tuple(map(_with_own_items, told.pairs)))
 
     base = [*map(as_scored_now, chosen)]
     compared = against(planned.baseline, base, tonight)
@@ -178,16 +179,11 @@ def judge_night(
         ),
         gate=gate,
         anchored=anchored,
-        inconclusive=sum(1 for _ in takewhile(_undecided, judged)),
+        inconclusive=sum(1 for _ in takewhile(lambda night: night.verdict == "inconclusive", judged)),
         spent=_spent(night, alike, gate),
         skipped=begun.skipped,
         accepted=tuple(entry for entry in chosen if entry.accepted is not None),
     )
-
-
-def _with_items(compared: ComparedRuns) -> ComparedRuns:
-    """The comparison, each pair with the items that it was compared on, where either run has others."""
-    return replace(compared, pairs=tuple(map(_with_own_items, compared.pairs)))
 
 
 def _with_own_items(pair: ComparedPair) -> ComparedPair:
@@ -201,10 +197,6 @@ def _since(fixed: Sequence[Night], alike: Sequence[Night], opened: Opened) -> An
         return None
     later = [entry for entry in alike if entry.place > fixed[0].place]
     return AnchorNight(fixed[0].run_id, opened(fixed[0]), len(later) + 1)
-
-
-def _undecided(night: Night) -> bool:
-    return night.verdict == "inconclusive"
 
 
 def _verdict(compared: ComparedRuns | None, anchored: ComparedRuns | None) -> Verdict | None:

@@ -207,11 +207,6 @@ def continued_night(store: Store, config: Any) -> str:
     return _unfinished(store, _name(config), time.time()) or uuid.uuid4().hex
 
 
-def is_continued(store: Store, name: str, now: datetime) -> bool:
-    """Whether a run may still go on with the night of this file."""
-    return _unfinished(store, name, now.timestamp()) is not None
-
-
 def _unfinished(store: Store, name: str, now: float) -> str | None:
     try:
         found = read_json(store, name)
@@ -472,7 +467,7 @@ def _is_abandoned(store: Store, name: str, now: datetime) -> bool:
     if folder == ACTIVE:
         return not is_active(store, file.removesuffix(".json"))
     if folder == NIGHTS:
-        return not is_continued(store, name, now)
+        return _unfinished(store, name, now.timestamp()) is None
     # Those who prune take turns, and each removes the claims of the dead before it.
     if folder != claims.FOLDER or file.startswith(f"{PRUNING}/"):
         return False

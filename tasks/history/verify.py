@@ -107,7 +107,8 @@ def repair(store: Store, seen: Callable[[int], None] = lambda _: None) -> Findin
     with pruning(store) as turn:
         found = verify(store, seen)
         damaged = []
-        for entry in _records_first(found.damaged):
+        # Records are built again from compacted copies, which are built again from them afterwards.
+        for entry in sorted(found.damaged, key=lambda entry: entry.name.startswith(f"{COMPACTED}/")):
             turn.check()
             damaged.append(replace(entry, done=_mended(store, entry.name)))
         sealed = 0
@@ -182,11 +183,6 @@ def _mend_the_mark(store: Store) -> None:
     except FileDamaged:
         store.set_aside(FORMAT_MARK)
         store.mark_format()
-
-
-def _records_first(damaged: tuple[Damage, ...]) -> list[Damage]:
-    """Records are built again from compacted copies, which are built again from them afterwards."""
-    return sorted(damaged, key=lambda entry: entry.name.startswith(f"{COMPACTED}/"))
 
 
 def _mended(store: Store, name: str) -> str:

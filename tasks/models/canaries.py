@@ -130,7 +130,8 @@ def _looked_at(
         wanted = [request for row in rows for request in row]
         times = snapshot.asked_at([request.key for request in wanted]).tolist()
         kept = [(request, at) for request, at in zip(wanted, times, strict=True) if not math.isnan(at)]
-        found += [request for request, _ in kept if _is_settled(request, options)]
+        settled = options.sampling.temperature == 0
+        found += [request for request, _ in kept if settled or request.kind != "generate"]
         asked_at.update(at for _, at in kept)
     found.sort(key=lambda request: (request.kind == "generate", request.key))
     return list({request.key: request for request in found}.values())[:count], asked_at
@@ -144,10 +145,6 @@ def note_statement(
     if isinstance(provider, AskedProvider) and not provider.stays:
         folder = Inference.of(provider, answers, options).kept.folder
         keep_statement(answers.store, folder, says)
-
-
-def _is_settled(request: Request, options: InferenceOptions) -> bool:
-    return request.kind != "generate" or options.sampling.temperature == 0
 
 
 async def _ask(

@@ -8,6 +8,7 @@ wherever it stands alone.
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from operator import getitem
 from typing import Any, Final
 
 import numpy as np
@@ -101,12 +102,8 @@ def group(columns: Mapping[str, Codes], vocabularies: Mapping[str, Vocabulary], 
         distinct, code = np.unique(code * width + columns[facet], return_inverse=True)
         picked = np.column_stack([picked[distinct // width], distinct % width])
     decoded = [vocabularies[facet].values for facet in facets]
-    values = [dict(zip(facets, map(_pick, decoded, row), strict=True)) for row in picked.tolist()]
+    values = [dict(zip(facets, map(getitem, decoded, row), strict=True)) for row in picked.tolist()]
     return FacetGroups(code=code.astype(np.int64, copy=False), values=values)
-
-
-def _pick(values: list[Any], code: int) -> Any:
-    return values[code]
 
 
 def facets_text(values: Mapping[str, Any]) -> str:

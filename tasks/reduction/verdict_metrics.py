@@ -532,7 +532,8 @@ def _called(metric: EvaluationMetric, benchmark: str, group: _Group, failed: Seq
     }
     error = failure_of(group.facets, group.label, failed)
     if not error and not scored:
-        error = f"nothing could be scored: {_first_reason(group.rows)}"
+        reason = next((row["error"] for row in group.rows if row["error"]), "no row has a score")
+        error = f"nothing could be scored: {reason}"
     if error:
         return row | {"status": "failed", "error": error}
     values = _values(metric, group)
@@ -548,10 +549,6 @@ def _called(metric: EvaluationMetric, benchmark: str, group: _Group, failed: Seq
         "error": f"the value is {value}: JSON has no such number, so files have null" if odd else None,
         "values_json": details_json(values),
     }
-
-
-def _first_reason(rows: Sequence[Row]) -> str:
-    return next((row["error"] for row in rows if row["error"]), "no row has a score")
 
 
 def _values(metric: EvaluationMetric, group: _Group) -> Mapping[str, Any]:

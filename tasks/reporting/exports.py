@@ -501,7 +501,7 @@ def results_document(batches: Iterable[pa.RecordBatch], run: RunInfo) -> dict[st
         entry["sample_len"] = max(entry["sample_len"], row["n_items"])
         entry[f"{metric},{row['filter']}"] = finite(row["value"])
         stderr = finite(row["stderr"])
-        entry[f"{_stderr_key(metric)},{row['filter']}"] = NO_STDERR if stderr is None else stderr
+        entry[f"{metric}_stderr,{row['filter']}"] = NO_STDERR if stderr is None else stderr
         better.setdefault(key, {})[metric] = row["higher_is_better"]
         counts[key] = {"original": run.n_items, "effective": entry["sample_len"]}
         if row["status"] in lost:
@@ -547,10 +547,6 @@ def row_key(row: Row) -> str:
     """The metric's part of a key, with the reduction and the label."""
     name = reduction_key(row["metric"], row["reduction"])
     return name if row["label"] is None else f"{name}:{row['label']}"
-
-
-def _stderr_key(metric: str) -> str:
-    return f"{metric}_stderr"
 
 
 def benchmark_config(run: RunInfo) -> dict[str, Any]:

@@ -411,7 +411,10 @@ def _write_index(runs: Sequence[Glance], store: Store, folder: Path) -> None:
         "rows_file": ROWS,
         "count": len(runs),
         "newest": rows[:NEWEST],
-        "boards": [_board_shown(board, folder) for board in boards(runs)],
+        "boards": [
+            {"board": board, "links": [_link(place.run, folder) for place in board.places]}
+            for board in boards(runs)
+        ],
         "steps": [
             _steps(f"{benchmark}: {pair}", *found) for (benchmark, pair), found in sweeps(runs).items()
         ],
@@ -419,7 +422,7 @@ def _write_index(runs: Sequence[Glance], store: Store, folder: Path) -> None:
         "written": numbers.moment(time.time()),
     }
     before, after = page_parts("index.html", context, SCRIPTS, secrets.token_urlsafe(16))
-    named = None if _is_default(store) else store.uri
+    named = None if store.uri == Store(default_store()).uri else store.uri
     document = {"runs": rows, "comparisons": compared, "store": named, "folder": folder.name}
     with whole_text(folder / ROWS) as file:
         file.write(f"globalThis.nightjarRuns = {orjson.dumps(document).decode()};\n")
@@ -442,10 +445,6 @@ def _meta(page: Path, pattern: re.Pattern[str]) -> str | None:
     except OSError:
         return None
     return found[1] if found else None
-
-
-def _is_default(store: Store) -> bool:
-    return store.uri == Store(default_store()).uri
 
 
 def _row(run: Glance, folder: Path) -> dict[str, Any]:
@@ -494,10 +493,6 @@ def _folder(run: Glance, folder: Path) -> str | None:
     return (
         str(Path(folder.name) / output.relative_to(folder)) if output.is_relative_to(folder) else str(output)
     )
-
-
-def _board_shown(board: Any, folder: Path) -> dict[str, Any]:
-    return {"board": board, "links": [_link(place.run, folder) for place in board.places]}
 
 
 def _link(run: Glance, folder: Path) -> str | None:

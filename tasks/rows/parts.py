@@ -9,6 +9,7 @@ A pair, a filter's predictions under one metric, is what the stages of one share
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, runtime_checkable
 
 import numpy as np
@@ -20,7 +21,7 @@ from metrics.types import CutOff, Scores
 from scorers.base import Batch, SampleScores, Scorer
 from scorers.config import ScoringConfig, split_result_name
 from scorers.factory import build_scorer
-from tasks.store.keys import Unkeyed
+from tasks.store.keys import Answered, Unkeyed
 from tasks.store.schemas import RESPONSES
 from tasks.store.storage import ArtifactRef, Store
 from tasks.usercode.load import resolver
@@ -69,6 +70,21 @@ class Part:
     requests: BatchSource
     responses: BatchSource
     method: str | None = None
+
+    @classmethod
+    def kept(
+        cls,
+        store: Store,
+        origin: Origin,
+        scored: ArtifactRef,
+        asked: ArtifactRef,
+        answered: Answered,
+        method: str | None = None,
+    ) -> "Part":
+        """One whose rows are in the store."""
+        rows = store.batches
+        sources = partial(rows, scored), partial(rows, asked), partial(rows, answered.responses)
+        return cls(origin, *sources, method)
 
 
 def file_places(parts: Sequence[Part]) -> list[int]:

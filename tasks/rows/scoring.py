@@ -92,7 +92,7 @@ def _joined(
 ) -> Iterator[ScorerInput]:
     for (items, samples), (_, texts) in zip(filtered, unfiltered, strict=True):
         samples = _decided(items, samples, cut_off)
-        batch = scorer_batch(items, samples, response_texts(samples, texts))
+        batch = scorer_batch(items, samples, _beside(samples, texts, texts.column("response").to_pylist()))
         yield ScorerInput(samples, replace(batch, answers=_answers(samples, texts)) if whole else batch)
 
 
@@ -257,11 +257,6 @@ def whole_answer(
         said["tool_calls"] = said_calls(calls)
     beside = {} if metadata is None else orjson.loads(metadata)
     return Answer(response, parsed_calls(calls), [*chat["messages"], said], chat.get("tools") or [], beside)
-
-
-def response_texts(predictions: pa.Table, responses: pa.Table) -> list[str | None]:
-    """The unfiltered response beside each prediction, of the same sample where there is one."""
-    return _beside(predictions, responses, responses.column("response").to_pylist())
 
 
 def _beside(predictions: pa.Table, responses: pa.Table, values: Sequence[T]) -> list[T | None]:

@@ -486,7 +486,7 @@ def _contained(launch: Launch, identifier: str, command: list[str]) -> tuple[lis
         words += ["--volume", f"{place}:{_path_inside(launch)}:ro"]
     if launch.weights.adapter is not None:
         words += ["--volume", f"{launch.weights.adapter}:{ADAPTER_INSIDE}:ro"]
-    if preset_runs_ours(launch):
+    if launch.preset is not None and _runs_ours(launch.preset):  # a container has to see our file
         words += ["--volume", f"{SERVER_SCRIPT}:{SERVER_SCRIPT}:ro"]
     if launch.gpus:
         is_podman = Path(runtime).name == "podman"  # which takes one name each
@@ -496,11 +496,6 @@ def _contained(launch: Launch, identifier: str, command: list[str]) -> tuple[lis
         words += ["--env", variable]
     words += ["--entrypoint", command[0], str(launch.serve.container), *command[1:]]
     return words, [runtime, "kill", name]
-
-
-def preset_runs_ours(launch: Launch) -> bool:
-    """Whether the command is our own server, whose file a container has to see."""
-    return launch.preset is not None and _runs_ours(launch.preset)
 
 
 def _runs_ours(preset: Preset) -> bool:

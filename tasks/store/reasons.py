@@ -184,7 +184,7 @@ def differences(
     names = [
         name for name in {**old, **new} if old.get(name) != new.get(name) or (name in old) != (name in new)
     ]
-    code = [name for name in names if _is_code(name)]
+    code = [name for name in names if _OF_CODE.search(name) is not None]
     inputs = [name for name in names if name.startswith("input.")]
     settings = [name for name in names if name not in code and name not in inputs]
     said = [_setting(name, old, new) for name in settings]
@@ -230,10 +230,6 @@ def _setting(name: str, old: Mapping[str, Any], new: Mapping[str, Any], named: s
 
 _OF_CODE = re.compile(rf"^(?:{re.escape(SEEN)}|code\.|libraries\.)|\.code\.|(?:^|\.)depends_on\.")
 """What stands before the name of a file, a package or a library, which may have dots of its own."""
-
-
-def _is_code(name: str) -> bool:
-    return _OF_CODE.search(name) is not None
 
 
 def _code(store: Store, name: str, was: Any, now: Any) -> str:

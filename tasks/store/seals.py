@@ -134,7 +134,7 @@ def damaged_blocks(file: IO[bytes], seal: TableSeal) -> frozenset[int]:
     wrong = set()
     for number, digest in enumerate(seal.blocks):
         content = file.read(min(seal.block, seal.body - number * seal.block))
-        if _block_digest(content) != digest:
+        if hashlib.sha256(content).hexdigest()[:32].encode() != digest:
             wrong.add(number)
     return frozenset(wrong)
 
@@ -179,10 +179,6 @@ def _footer_start(file: IO[bytes]) -> int:
     if tail[4:] != _MAGIC or start < len(_MAGIC):
         raise Broken("it was cut, or its end is altered")
     return start
-
-
-def _block_digest(content: bytes | memoryview) -> bytes:
-    return hashlib.sha256(content).hexdigest()[:32].encode()
 
 
 class _HashedBlocks(io.RawIOBase):

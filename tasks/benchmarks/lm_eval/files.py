@@ -16,6 +16,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -69,7 +70,7 @@ class JsonReader:
     def release(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Rows of the table with the values at free places as they were written."""
         for path in self.free:
-            rows = [_changed_at(row, path, _as_value) for row in rows]
+            rows = [_changed_at(row, path, json.loads) for row in rows]
         return rows
 
     def _set_free(self, paths: Any) -> None:
@@ -146,7 +147,7 @@ def _changing_place(error: pa.ArrowInvalid, rows: list[dict[str, Any]]) -> Value
 def _as_texts(row: dict[str, Any], free: list[ValuePath]) -> dict[str, Any]:
     changed: dict[str, Any] = row
     for path in free:
-        changed = _changed_at(changed, path, _as_json)
+        changed = _changed_at(changed, path, partial(json.dumps, ensure_ascii=False))
     return changed
 
 
@@ -160,14 +161,6 @@ def _changed_at(value: Any, path: ValuePath, change: Any) -> Any:
     if step is None:
         return [_changed_at(entry, rest, change) for entry in value]
     return {**value, step: _changed_at(value[step], rest, change)} if step in value else value
-
-
-def _as_json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
-
-
-def _as_value(value: str) -> Any:
-    return json.loads(value)
 
 
 # What pandas takes for a missing value.

@@ -280,7 +280,8 @@ def translate_definition(definition: Definition) -> Translation:
     config, where = definition.config, definition.where
     base_dir = definition.path.parent
     warnings = list(check_task(config, where))
-    _check_functions(config, where)
+    for name in functions_in(config):
+        check_function(name, where)
     _check_templates(config, where)
     filters = translate_filters(config, base_dir, where)
     metrics, found = translate_metrics(config, base_dir, where)
@@ -335,11 +336,6 @@ def _collecting(
         return dict(pipeline)
     by_function = config.get("process_results") is not None or any("function" in metric for metric in metrics)
     return {**pipeline, "filter": [*pipeline["filter"], *([COLLECT] if by_function else [])]}
-
-
-def _check_functions(config: Mapping[str, Any], where: str) -> None:
-    for name in functions_in(config):
-        check_function(name, where)
 
 
 def _check_templates(config: Mapping[str, Any], where: str) -> None:

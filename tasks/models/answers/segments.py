@@ -214,16 +214,11 @@ class ModelAnswers:
         self.store = store
         self.identity = identity
         self.folder = f"answers/{identity}"
-        self._written: set[str] = set()
+        self.written: set[str] = set()
 
     def snapshot(self, lookup: Lookup = EVERY) -> "AnswerSnapshot":
         """The answers that are there now and count."""
         return AnswerSnapshot(self, lookup)
-
-    def names_for(self, lookup: Lookup) -> list[str]:
-        """The segments of which answers may count, oldest first; of one that was written here, no name says
-        that they don't."""
-        return [name for name in self.names() if name in self._written or _may_count(name, lookup)]
 
     def names(self) -> list[str]:
         """The segments there are, oldest first."""
@@ -332,7 +327,7 @@ class ModelAnswers:
         ) as writer:
             for table in tables:
                 writer.write_table(table, row_group_size=ROW_GROUP)
-        self._written.add(name)
+        self.written.add(name)
         return Segment(name, self.store.size(place))
 
 
@@ -374,8 +369,11 @@ class AnswerSnapshot:
             )
 
     def _keys(self) -> list[tuple[str, "SegmentKeys | None"]]:
-        """The keys of every segment of which answers may count."""
-        return [(name, self._answers.keys(name)) for name in self._answers.names_for(self._lookup)]
+        """The keys of every segment of which answers may count, oldest first; of one written here no name
+        says that they don't."""
+        names, written = self._answers.names(), self._answers.written
+        counting = (name for name in names if name in written or _may_count(name, self._lookup))
+        return [(name, self._answers.keys(name)) for name in counting]
 
     def __len__(self) -> int:
         return len(self._index)
