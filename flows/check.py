@@ -35,15 +35,25 @@ def check_command(
 
 def checked(config: EvalConfig, overrides: Sequence[str] = ()) -> str:
     """What is to be said of a config without mistakes; raises ConfigError that lists them."""
+    from flows.config.schema import DEFAULT_OPTIONS
     from flows.eval.ahead import check_dataset
+    from flows.plan.build import make_plan
     from flows.plan.fields import benchmark_fields
     from tasks.datasets.selection import Selection
+    from tasks.models.config import ModelConfig
+    from tasks.preflight import unfit_item
     from tasks.reporting.numbers import plural
 
     fields = benchmark_fields(config)
     found = check_dataset(config, fields, Selection(), overrides)
     unfit = islice(_not_rendered(config, fields, overrides), MOST)
-    if mistakes := [*_lost_recordings(config, overrides), *unfit]:
+    mistakes = [*_lost_recordings(config, overrides), *unfit]
+    if not mistakes and config.scorer is not None:
+        # None is asked or served: their names and samples are all that counts.
+        models = [ModelConfig(name=one.name, sample_params=one.sample_params) for one in config.models]
+        plan = make_plan(config.model_copy(update={"models": models}), DEFAULT_OPTIONS)
+        mistakes = unfit_item(plan.checks((), unscored=[pair.name for pair in plan.pairs()]))
+    if mistakes:
         raise ConfigError("\n".join(dict.fromkeys(mistakes)))
     said = [f"{config.name}: no mistakes, {plural(found.count, 'item')}"]
     if config.dataset is not None and config.dataset.path is not None:
@@ -57,15 +67,23 @@ def checked(config: EvalConfig, overrides: Sequence[str] = ()) -> str:
 
 
 def _lost_recordings(config: EvalConfig, overrides: Sequence[str]) -> Iterator[str]:
-    """Files of recorded responses that are not there, as messages."""
+    """Files of recorded responses that are not there or can't be read, as messages."""
     from flows.config.checks import written
     from flows.config.errors import Problem, located_message
     from flows.config.files import files_of
+    from tasks.models.providers.recordings import recording_file
 
     for file in files_of(config):
-        if file.replayed and not file.path.exists():
-            problem = Problem(file.location, f"'{file.name}' is not there: expected a file at {file.path}")
-            yield located_message(written(config, overrides), problem)
+        if not file.replayed:
+            continue
+        said = f"'{file.name}' is not there: expected a file at {file.path}"
+        if file.path.exists():
+            try:
+                recording_file(file.path)
+                continue
+            except NightjarError as error:
+                said = str(error)
+        yield located_message(written(config, overrides), Problem(file.location, said))
 
 
 def _not_rendered(config: EvalConfig, fields: BenchmarkFields, overrides: Sequence[str]) -> Iterator[str]:

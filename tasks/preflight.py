@@ -170,6 +170,8 @@ class Checks(Unkeyed):
     """The items that the run takes."""
     references: tuple[PairSetup, ...] = ()
     """Pairs whose metrics are tried on every reference."""
+    prepared: tuple[PairSetup, ...] = ()
+    """Pairs that make a program or a question of each item: tried on every one."""
     samples: tuple[int, ...] = (1,)
     """How many responses an item has: one number for each that any model gives."""
     recordings: tuple[Path, ...] = ()
@@ -246,7 +248,7 @@ def survey(checks: Checks) -> Preflight:
             f"the dataset of benchmark '{checks.benchmark.name}' is empty: expected at least one item"
         )
     rendered = [entry for prompt in benchmark.prompt_names() for entry in benchmark.render(prompt, first)]
-    failures = _try_pairs(checks, rendered[0])
+    failures = _try_pairs(checks, rendered[0]) or unfit_item(checks)
     served: dict[str, Any] = {}
     warned: list[str] = []
     refused: list[str] = []
@@ -296,6 +298,22 @@ def try_item(checks: Checks, item: Item, where: str) -> list[str]:
     """Sentences about the pairs that raise on an item, which stands at ``where``."""
     benchmark = open_benchmark(checks.benchmark)
     return _try_pairs(checks, next(iter(benchmark.render(benchmark.prompt_names()[0], [item]))), where)
+
+
+def unfit_item(checks: Checks) -> list[str]:
+    """Sentences about the pairs that can't make a program or a question of some item, the first such one."""
+    if not checks.prepared:
+        return []
+    benchmark = open_benchmark(checks.benchmark)
+    filters = [setup for setup in checks.filters if any(_reads(pair, setup) for pair in checks.prepared)]
+    own = checks.model_copy(update={"pairs": checks.prepared, "filters": filters})
+    for one in benchmark.render(benchmark.prompt_names()[0], checks.selection.of(benchmark.items())):
+        if one.kind != "generate":
+            break
+        if _try_pairs(own, one):
+            place = benchmark.place(one.item) if isinstance(benchmark, NativeBenchmark) else ""
+            return _try_pairs(own, one, place or f"item '{one.item.item_id}'")
+    return []
 
 
 def _try_pairs(checks: Checks, item: Rendered, where: str = "the first item") -> list[str]:

@@ -145,6 +145,12 @@ class PairPlan:
         """As results name it: "metric,filter"."""
         return f"{self.identity.metric.name},{self.identity.filter}"
 
+    @property
+    def prepares(self) -> bool:
+        """Whether a program or a question is made of each item and what was answered, to be scored by."""
+        runs = self.execute is not None and not self.execute.setup.asking
+        return runs or self.asks is not None or self.arena is not None
+
 
 @dataclass(frozen=True)
 class FilterPlan:
@@ -311,6 +317,9 @@ class Plan:
                 pair.score.setup
                 for pair in self.pairs()
                 if pair.name in unscored and pair.identity.metric.right_answers is not None
+            ),
+            prepared=tuple(
+                pair.score.setup for pair in self.pairs() if pair.name in unscored and pair.prepares
             ),
             samples=self.config.samples_taken(),
             recordings=tuple(

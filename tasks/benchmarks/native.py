@@ -125,6 +125,10 @@ class NativeBenchmark:
         template = error.template if isinstance(error, UnfitItem) else None
         return UnfitItem(f"{self._place(item, self._dataset())}{error}", template=template)
 
+    def place(self, item: Item) -> str:
+        """Where the dataset's file holds an item, as "questions.jsonl:7"; empty where it comes from none."""
+        return self._place(item, self._dataset()).removesuffix(": ")
+
     def _place(self, item: Item, dataset: DatasetConfig | None) -> str:
         if dataset is None or dataset.path is None:
             return ""

@@ -77,9 +77,24 @@ ROWS = '{"question": "1+1?", "answer": "2"}\n{"question": "2+2?", "answer": "4",
             {"models": [{"name": "own", "type": "replay", "config": {"path": "away.jsonl"}}]},
             "config.yaml:1: models.0.config.path: 'away.jsonl' is not there: expected a file at",
         ),
+        (
+            {"models": [{"name": "own", "type": "replay", "config": {"path": "items.jsonl"}}]},
+            "config.yaml:1: models.0.config.path: ",
+        ),
+        (
+            {
+                "models": [{"name": "own", "checkpoints": "runs/*", "serve": "transformers"}],
+                "scorer": {"type": "execution", "cases": "hint"},
+                "metric_list": ["tests_passed"],
+            },
+            "raises on items.jsonl:1: item ",
+        ),
     ],
-    ids=["a field that one row lacks", "more examples than items", "no file of examples", "no recording"],
-)
+    ids=[
+        "a field that one row lacks", "more examples than items", "no file of examples", "no recording",
+        "no recorded responses", "no cases",
+    ],
+)  # fmt: skip
 def test_what_an_evaluation_would_refuse_is_a_mistake(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], keys: dict[str, Any], said: str
 ) -> None:

@@ -189,3 +189,22 @@ def test_programs_are_fed_cases_and_judged_by_what_they_print(evaluate: Evaluate
     done = evaluate(config(tmp_path, text=CASES), "--json")
     assert done.code == 0, done.err
     assert (done.value("tests_passed,none"), done.value("share,none")) == (0.5, 0.875)
+
+
+def test_an_item_without_usable_cases_is_refused_before_a_model_is_asked(
+    evaluate: Evaluate, tmp_path: Path
+) -> None:
+    case = {"input": "1", "output": "1"}
+    items = [{"id": "a", "q": "echo", "io": [case]}, {"id": "b", "q": "echo it", "io": []}]
+    write(tmp_path, "items.jsonl", items)
+    text = (
+        CONFIG.partition("sample_params")[0]
+        .replace("prompt }}", "q }}")
+        .replace("MODELS", "  - {name: asked, type: demo}")
+    )
+    path = tmp_path / "programs.yaml"
+    path.write_text(f"{text}metric_list: [tests_passed]\nscorer: {{type: execution, cases: io}}\n")
+    done = evaluate(path)
+    assert done.code == 2
+    assert "raises on items.jsonl:2: item 'b' (sample 0): scorer.cases: field 'io' has no case" in done.err
+    assert evaluate(path, "--limit", "1", "--dry-run").code == 0

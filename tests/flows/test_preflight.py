@@ -164,3 +164,25 @@ def test_references_that_fail_themselves_are_named(folder: Path, evaluate: Evalu
         "metric_list=[numeric_match]",
     )
     assert not selected.document["warnings"]
+
+
+@pytest.mark.parametrize(
+    "scorer",
+    [
+        "{type: llm_judge, judges: [judge], parse: {type: number}, prompt: '{{hint}} {{response}}'}",
+        "{type: reward_model, model: judge, prompt: '{{hint}} {{response}}'}",
+        "{type: arena, judges: [judge], prompt: '{{hint}} {{answer_a}} {{answer_b}}'}",
+    ],
+)
+def test_a_later_item_that_a_grading_prompt_does_not_fit_is_refused_before_a_model_is_asked(
+    folder: Path, evaluate: Evaluate, scorer: str
+) -> None:
+    items = [item | ({"hint": "add"} if place < 2 else {}) for place, item in enumerate(ITEMS)]
+    (folder / "items.jsonl").write_text("".join(json.dumps(item) + "\n" for item in items))
+    config = "name: sums\ndataset: items.jsonl\nprompt_template: '{{question}}'\ntarget: '{{answer}}'\n"
+    models = [{"name": name, "type": "demo"} for name in ("one", "two", "judge")]
+    (folder / "judged.yaml").write_text(f"{config}models: {json.dumps(models)}\nscorer: {scorer}\n")
+    done = evaluate(folder / "judged.yaml")
+    assert done.code == 2
+    assert "raises on items.jsonl:3: item '2'" in done.err
+    assert "'hint' is undefined" in done.err
