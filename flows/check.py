@@ -27,7 +27,9 @@ def check_command(
 ) -> None:
     """Lists the mistakes of a config and of its dataset (the first 20); exit code 2 if there are any."""
     from flows.config.load import load_configs
+    from flows.config.source import refuse_dropped
 
+    refuse_dropped(overrides or ())
     for path in configs:
         for config in load_configs(path, tuple(overrides or ())):
             print(f"{path}: {checked(config, tuple(overrides or ()))}")

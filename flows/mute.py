@@ -45,7 +45,7 @@ def mute_command(
     opened = Store(store or default_store())
     opened.check_readable()
     muted = mute(opened, suite, pair, until, reason, user_name())
-    print(f"{muted.pair} is {muted.said}; the watch tells it")
+    print(f"{muted.pair} is {_said(muted)}; the watch tells it")
 
 
 def mute(store: Store, suite: str | None, pair: str, until: str, reason: str, by: str) -> Mute:
@@ -68,7 +68,7 @@ def mute(store: Store, suite: str | None, pair: str, until: str, reason: str, by
         suite_name=name,
     )
     add_mute(store, chosen, made)
-    text = f"{pair} of {last[0].title} is {made.said}"
+    text = f"{pair} of {last[0].title} is {_said(made)}"
     told = Notice(key=f"{chosen}:muted:{made.at}", text=text, written=made.at)
 
     def change(there: Night | None) -> Night:
@@ -76,6 +76,10 @@ def mute(store: Store, suite: str | None, pair: str, until: str, reason: str, by
 
     change_night(store, chosen, last[0].run_id, change)
     return made
+
+
+def _said(made: Mute) -> str:
+    return made.said if (made.ends or "") > made.at else f"muted no more, by {made.by}: {made.reason}"
 
 
 def _suite(store: Store, named: str | None) -> tuple[str, str | None]:

@@ -42,6 +42,8 @@ def why_command(
 ) -> None:
     """Says why the steps of a run were computed or came from the cache: a summary, or with STEP or --all each
     step, and with STEP all that differed."""
+    if step is not None and every:
+        raise ConfigError("--all lists the steps of a whole run; leave it or STEP out")
     place = Store(store or default_store())
     place.check_readable()
     manifest = manifest_of(run, place)

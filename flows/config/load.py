@@ -20,7 +20,16 @@ from flows.config.files import untrusted
 from flows.config.inspected import with_inspect
 from flows.config.models import NO_FLAGS, ModelFlags
 from flows.config.schema import EvalConfig
-from flows.config.source import OVERRIDE, Location, YamlSource, origin_of, parse_override, put, with_overrides
+from flows.config.source import (
+    OVERRIDE,
+    Location,
+    YamlSource,
+    origin_of,
+    parse_override,
+    put,
+    refuse_dropped,
+    with_overrides,
+)
 from flows.config.two_phase import TwoPhaseSettings, notes_of, read_native
 from metrics.errors import ConfigError, NightjarError
 from tasks.store.home import PROJECT, home
@@ -185,6 +194,7 @@ def _check_inputs(inputs: CommandInputs) -> None:
     files = next((f"--from-{program}" for program, paths in inputs.recorded.items() if paths), files)
     if inputs.tasks is not None and not inputs.names:
         raise ConfigError(f"--tasks {inputs.tasks} names no benchmark; give NAME,… or leave it out")
+    refuse_dropped(inputs.overrides)
     if files and inputs.overrides:
         raise ConfigError(f"{files} takes all from the files; leave --set out")
     if inputs.from_samples is not None and inputs.configs:

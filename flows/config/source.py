@@ -156,6 +156,15 @@ def with_overrides(source: YamlSource, overrides: Sequence[str], base_dir: Path)
     return YamlSource(source.name, data, origins, frozenset(functions), spellings)
 
 
+def refuse_dropped(overrides: Sequence[str]) -> None:
+    """Raises ConfigError where a ``--set`` replaces what one before it has set a part of."""
+    places = [(parse_override(text, Path())[0], origin_of(text)) for text in overrides]
+    for index, (later, origin) in enumerate(places):
+        for earlier, dropped in places[:index]:
+            if _within(earlier, later) and earlier != later:
+                raise ConfigError(f"{origin} replaces what {dropped} sets before it; give it first")
+
+
 def _within(place: Location, around: Location) -> bool:
     return place[: len(around)] == around
 

@@ -145,8 +145,9 @@ def evaluate_command(
         store=store_uri(store) if store else None, run_name=run_name, refresh=tuple(refresh or ()),
         phase=phase or Phase.ALL, workers=workers,
     )  # fmt: skip
+    named = tuple({path.absolute(): path for path in configs or ()}.values())
     inputs = CommandInputs(
-        tuple(configs or ()), tuple(overrides or ()), tasks, tuple(include_path or ()), from_samples,
+        named, tuple(overrides or ()), tasks, tuple(include_path or ()), from_samples,
         _recorded(inspect=from_inspect, lighteval=from_lighteval, opencompass=from_opencompass),
         ModelFlags(tuple(model or ()), base_url, api, api_key_env, tuple(model_path or ()), serve), force,
     )  # fmt: skip

@@ -255,11 +255,14 @@ def _power(config: EvalConfig, options: RunOptions, items: int) -> list[dict[str
 
 
 def _check_refresh(plan: Plan, options: RunOptions) -> None:
-    """Refuses a stage or pair that the run does not have."""
+    """Refuses a stage or pair that the run does not have, or does not come to."""
     pairs = [f"{pair.identity.filter}:{pair.identity.metric.name}" for pair in plan.pairs()]
     stages = (*known_stages(), FAILED_REQUESTS)
     known = {*stages, *pairs, *(pair.name for pair in plan.pairs())}
+    reached = {FAILED_REQUESTS, *known_stages("grid")} if options.phase is Phase.INFER else known
     for name in options.refresh:
+        if name in known - reached:
+            raise ConfigError(f"--refresh {name}: phase infer does not come to it; leave it out")
         if name not in known:
             raise ConfigError(
                 f"--refresh {name}: no such stage or pair{nearest(name, known)} (stages: "

@@ -389,7 +389,8 @@ def walk(graph: Graph) -> Walk:
     return Walk(graph, GRAPH)
 
 
-def known_stages() -> tuple[str, ...]:
-    """The names of all stages' tasks, in the order of the pipeline: what ``--refresh`` takes, and what a
-    manifest counts by."""
-    return tuple(dict.fromkeys(task.name for entry in GRAPH for task in entry.tasks))
+def known_stages(last: str = GRAPH[-1].gives) -> tuple[str, ...]:
+    """The names of all stages' tasks, in the order of the pipeline, up to the stage that gives ``last``: what
+    ``--refresh`` takes, and what a manifest counts by."""
+    end = [entry.gives for entry in GRAPH].index(last) + 1
+    return tuple(dict.fromkeys(task.name for entry in GRAPH[:end] for task in entry.tasks))

@@ -218,6 +218,8 @@ def test_a_pair_is_muted_under_the_old_and_the_new_name_of_its_benchmark(night: 
     assert night(wrong=LOST, margin=0.02, benchmark="sums_v2").outcome == "pass"
     mute(store, None, "sums_v2 exact_match,none", **(named | {"until": datetime.now(UTC).date().isoformat()}))
     assert night(margin=0.02).outcome == "pass"
+    told = [entry.text for entry in past_nights(store, "night")[-2].notices]
+    assert told[-1].endswith("exact_match,none of night is muted no more, by ada: meant")
     mute(store, None, "sums exact_match,none", **named)
     assert night(wrong=LOST, margin=0.02, benchmark="sums_v2").outcome == "pass"
 

@@ -41,6 +41,11 @@ def bench(tmp_path: Path) -> Path:
     return tmp_path / "bench.yaml"
 
 
+def test_a_config_that_is_named_twice_is_run_once(evaluate: Evaluate, bench: Path) -> None:
+    done = evaluate(bench, str(bench), "--no-data", "--dry-run", "--json")
+    assert len(done.document["configs"]) == 1
+
+
 def chosen(bench: Path, *overrides: str, **flags: Any) -> EvalConfig:
     flags["names"] = tuple(flags.get("names", ()))
     (config,) = choose_configs(CommandInputs((bench,), overrides, models=ModelFlags(**flags))).configs

@@ -155,6 +155,16 @@ def test_refresh_of_something_that_is_not_there(refuse: Refuse) -> None:
     )
 
 
+def test_refresh_of_a_stage_that_the_phase_does_not_come_to(refuse: Refuse) -> None:
+    said = refuse(GOOD, "--phase", "infer", "--refresh", "infer", "--refresh", "score")
+    assert "--refresh score: phase infer does not come to it" in said
+
+
+def test_an_override_that_a_later_one_would_drop(refuse: Refuse) -> None:
+    said = refuse(GOOD, "--set", "models.0.sample_params.seed=3", "--set", "models=[{name: a, type: demo}]")
+    assert "--set models replaces what --set models.0.sample_params.seed sets before it" in said
+
+
 def test_all_configs_are_looked_at_before_the_first_runs(refuse: Refuse, tmp_path: Path) -> None:
     (tmp_path / "other.yaml").write_text(json.dumps({**GOOD, "name": "other", "dataset": "absent.jsonl"}))
     assert "absent.jsonl is not there" in refuse(GOOD, str(tmp_path / "other.yaml"))

@@ -27,6 +27,11 @@ def test_a_thousand_steps_are_a_few_lines_with_counts_and_reasons() -> None:
     assert "1,001 steps" in lines[-1]
 
 
+def test_a_step_and_all_steps_are_not_asked_for_at_once() -> None:
+    told = CliRunner().invoke(app, ["run", "score", "--all"])
+    assert "--all lists the steps of a whole run" in str(told.exception)
+
+
 @pytest.mark.parametrize(
     ("step", "line"),
     [
