@@ -170,6 +170,10 @@ class EvalConfig(BenchmarkFields):
             raise PlacedError(
                 "needs metric_list beside it: the names of the metrics it returns", "process_results"
             )
+        kind = None if self.scorer is None or self.harness is not None else self.scorer.type
+        if self.process_results is not None and kind not in (None, "process_results"):
+            said = f"is not called beside scorer: {kind}; leave one of them out"
+            raise PlacedError(said, "process_results")
         if self.asks_letters and self.evaluation_methods:
             raise PlacedError(
                 "would get the letter of an answer and the text of the right choice; leave them out: "

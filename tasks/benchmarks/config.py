@@ -172,7 +172,9 @@ class FewshotConfig(Strict):
         default="random",
         description="random: drawn for each item from seed and item id; first_n: the first ones",
     )
-    seed: int = Field(default=1234, description="Seed of the random draw")
+    seed: Annotated[int, BelongsTo("sampler", ("random",))] = Field(
+        default=1234, description="Seed of the random draw"
+    )
     delimiter: str = Field(default="\n\n", description="Text between examples")
     format: Literal["text", "turns", "message"] | None = Field(
         default=None,
