@@ -207,7 +207,8 @@ class ForeseenAnswers(Foreseen):
         if asked.known is None:
             return RequestCount(None, 0)
         missing, total = self._missing
-        return RequestCount(missing.sent + asked.sure, total - missing.sent, more, missing.equal)
+        kept = total - missing.sent - missing.unaskable
+        return RequestCount(missing.sent + asked.sure, kept, more, missing.equal)
 
     @cached_property
     def missing(self) -> int:
@@ -227,8 +228,9 @@ class ForeseenAnswers(Foreseen):
         """Conversations whose answer is missing: what is said in them from there on nobody knows."""
         if self.kept is not None or self.requests.known is None:
             return 0
-        rows = self._kept_rows[1]
-        return sum(batch.column("status").to_pylist().count("infra_error") for batch in rows)
+        lacking, rows = self._kept_rows
+        failed: int = sum(batch.column("status").to_pylist().count("infra_error") for batch in rows)
+        return failed - lacking.unaskable
 
     @cached_property
     def _missing(self) -> tuple[MissingRequests, int]:
@@ -253,8 +255,8 @@ class ForeseenRun(Graph):
         self.workspace: MadeWorkspace = MadeWorkspace(**dict(workspace))
         self.submitted: list[Foreseen] = []
         self.broken: dict[str, str] = {}
-        """Turns and requests of scorers that fail on what a model has said, by their steps, and how: a run
-        fails these alone."""
+        """Requests of scorers that fail on what a model has said, by their steps, and how: a run fails these
+        alone."""
 
     @property
     def asked(self) -> list[ForeseenAnswers]:
@@ -326,7 +328,7 @@ class ForeseenRun(Graph):
             try:
                 yield from inspect.unwrap(node.task.fn)(node.step, *inputs, workspace=self.workspace)
             except NightjarError as error:
-                if not isinstance(node.step.setup, TurnSetup | AskSetup):
+                if not isinstance(node.step.setup, AskSetup):
                     raise
                 self.broken[node.step.name] = f"{node.step.name}: {error}"
 

@@ -271,8 +271,7 @@ class Engine:
 
     def _fail(self, key: bytes, failure: RequestFailure, kind: type[RequestError]) -> None:
         self._state.failures[key] = failure
-        errors = self._state.tally.errors
-        errors[kind.__name__] = errors.get(kind.__name__, 0) + 1
+        self._state.tally.count_error(kind.__name__)
 
     async def _ask(self, codec: Codec, requests: Sequence[Request]) -> list[tuple[KeptAnswer, int]]:
         """The requests' answers, each with the characters that were asked for it; none when they failed,

@@ -34,7 +34,9 @@ def settled_weights(model: ModelConfig, base_dir: Path) -> ModelConfig:
     return model.with_weights(provider_of(model, base_dir).known_weights())
 
 
-EXPANDED = ("kind", "chat", "prompts", "continuations", "unconditional", "first_sample", "keeps_space")
+EXPANDED = (
+    *("kind", "chat", "prompts", "continuations", "unconditional", "first_sample", "keeps_space", "error"),
+)
 """Columns of REQUESTS that requests are made of."""
 
 
@@ -61,18 +63,19 @@ class RequestExpansion:
             batch.column(name).to_pylist()
             for name in ("kind", "chat", "prompts", "continuations", "unconditional")
         )
-        firsts, keeps = (
+        firsts, keeps, errors = (
             batch.column(name).to_pylist() if name in batch.schema.names else [None] * batch.num_rows
-            for name in ("first_sample", "keeps_space")
+            for name in ("first_sample", "keeps_space", "error")
         )
         said = {kind: self._said(kind) for kind in set(kinds)}
-        for kind, chat, texts, following, alone, first, keep in zip(
-            kinds, chats, prompts, continuations, unconditional, firsts, keeps, strict=True
+        for kind, chat, texts, following, alone, first, keep, error in zip(
+            kinds, chats, prompts, continuations, unconditional, firsts, keeps, errors, strict=True
         ):
             if kind == "generate":
                 numbers = range(first or 0, (first or 0) + self.params.num_samples)
                 # Choices asked by letters have a prompt for each of their orders.
-                yield [self._sample(said[kind], texts[i % len(texts)], chat, i) for i in numbers]
+                about = said[kind] if error is None else {**said[kind], "error": error}
+                yield [self._sample(about, texts[i % len(texts)], chat, i) for i in numbers]
             else:
                 behind = {**said[kind], **({"keep_trailing_space": True} if keep else {})}
                 pairs = [(behind, *pair) for pair in zip(texts, following, strict=True)]
@@ -94,7 +97,8 @@ class RequestExpansion:
             "generate",
             {"prompt": prompt, "chat": chat, **said, "seed": seed, "sample_index": index},
         )
-        return Request(key, "generate", prompt, chat=chat, sample_index=index, seed=seed)
+        error = said.get("error")
+        return Request(key, "generate", prompt, chat=chat, sample_index=index, seed=seed, error=error)
 
     def _pair(self, kind: Any, chat: bool, said: dict[str, Any], prompt: str, continuation: str) -> Request:
         key = request_key(self.identity, kind, {"prompt": prompt, "continuation": continuation, **said})

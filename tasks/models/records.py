@@ -40,7 +40,8 @@ class Request:
 
     ``key`` is the 32-byte request key. A chat prompt is the JSON text of its messages. ``seed`` is the seed
     this sample is drawn with; samples that go together are sent with the first one's, and vLLM counts on from
-    it. ``keeps_space``: white space at the prompt's end is not scored with the continuation.
+    it. ``keeps_space``: white space at the prompt's end is not scored with the continuation. ``error``: why
+    it can't be asked at all.
     """
 
     key: bytes
@@ -51,6 +52,7 @@ class Request:
     sample_index: int = 0
     seed: int | None = None
     keeps_space: bool = False
+    error: str | None = None
 
 
 @dataclass(slots=True)  # not frozen, as the others that each request makes: that costs three times as much

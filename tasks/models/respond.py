@@ -82,10 +82,12 @@ def respond(
 
 
 class MissingRequests(NamedTuple):
-    """Requests without an answer: those that would be sent, and others ``equal`` to one of them."""
+    """Requests without an answer: those that would be sent, others ``equal`` to one of them, and those that
+    can't be asked."""
 
     sent: int
     equal: int = 0
+    unaskable: int = 0
 
 
 def count_missing(
@@ -96,7 +98,8 @@ def count_missing(
     if not isinstance(provider, AskedProvider):
         return MissingRequests(0)
     inference = Inference.of(provider, answers, options)
-    return MissingRequests(len(inference.find_missing(requests)), inference.equal)
+    sent = len(inference.find_missing(requests))
+    return MissingRequests(sent, inference.equal, len(inference.unaskable))
 
 
 def kept_responses(
@@ -111,7 +114,8 @@ def kept_responses(
     inference = Inference.of(provider, answers, options)
     missing = inference.find_missing(source)
     rows = inference.rows(missing, GivenAnswers()).batches(source)
-    return MissingRequests(len(missing), inference.equal), _closing(rows, source)
+    lacking = MissingRequests(len(missing), inference.equal, len(inference.unaskable))
+    return lacking, _closing(rows, source)
 
 
 def given_answers(
@@ -132,7 +136,7 @@ class Inference:
     """One partition's requests to one model: which answers are kept, and what asking for the others came to.
 
     ``asked`` are the keys of the requests that were handed to the engine; ``equal`` counts the requests
-    without an answer that repeat another one.
+    without an answer that repeat another one; ``unaskable`` are those that can't be asked, and why.
     """
 
     provider: AskedProvider[Any]
@@ -143,6 +147,7 @@ class Inference:
     state: InferenceState
     asked: set[bytes] = field(default_factory=set)
     equal: int = 0
+    unaskable: dict[bytes, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, provider: AskedProvider[Any], answers: AnswerStore, options: InferenceOptions) -> "Inference":
@@ -212,8 +217,10 @@ class Inference:
         kept, tally = self.snapshot(), self.state.tally
         missing: set[bytes] = set()
         for rows in self.expanded(source):
-            keys = [request.key for row in rows for request in row]
-            tally.requests += len(keys)
+            keys = [request.key for row in rows for request in row if request.error is None]
+            unaskable = {one.key: one.error for row in rows for one in row if one.error is not None}
+            self.unaskable |= unaskable
+            tally.requests += len(keys) + len(unaskable)
             before = len(missing)
             lacking = [key for key, there in zip(keys, kept.holds(keys), strict=True) if not there]
             missing.update(lacking)
@@ -316,8 +323,12 @@ class Inference:
         there = zip(ordered, _found(kept, ordered), strict=True)
         unanswered = {key for key, found in there if not found}
         state.tally.failed = state.tally.retryable = len(unanswered)
+        for key, error in self.unaskable.items():
+            state.failures[key] = RequestFailure(error, 0)
+            state.tally.failed += 1
+            state.tally.count_error(error)
         otherwise = RequestFailure(state.stopped or "not asked: the run stopped before this request", 0)
-        counted = KeptCounts(self.options, state.tally, given, self.asked, unanswered)
+        counted = KeptCounts(self.options, state.tally, given, self.asked, unanswered | self.unaskable.keys())
         return ResponseRows(self.expansion, self.codec_of, kept, state.failures, otherwise, counted.add)
 
 

@@ -17,6 +17,8 @@ from tasks.models.usage import COUNTED
 
 NOT_RECORDED: Final = "not recorded"
 """The reason of requests that a recording does not hold."""
+MOST_REASONS: Final = 100
+"""Reasons that are counted apart: those that name their request are all distinct."""
 
 
 def counts_in(answer: KeptAnswer) -> dict[str, int | None]:
@@ -93,6 +95,11 @@ class RequestTally:
         """Share of the requests without an answer, between 0 and 1: what is compared with the error budget. A
         refusal is an answer."""
         return self.failed / self.requests if self.requests else 0.0
+
+    def count_error(self, reason: str) -> None:
+        """Counts one more failed request by its reason."""
+        if reason in self.errors or len(self.errors) < MOST_REASONS:
+            self.errors[reason] = self.errors.get(reason, 0) + 1
 
     def without_absent(self) -> "RequestTally":
         """The counts without what a recording does not hold; as they are where it holds nothing."""

@@ -5,7 +5,7 @@ of the whole transcript, so that a change in a later turn asks nothing of the ea
 takes of each conversation the row of the turn that it ended with.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
@@ -14,6 +14,7 @@ import orjson
 import pyarrow as pa
 
 from tasks.benchmarks.prompts import Template
+from tasks.datasets.config import UnfitItem
 from tasks.datasets.item import Item
 from tasks.messages.calls import call_id, parsed_calls, said_calls
 from tasks.messages.chat import THOUGHTS, Message, chat_body, chat_text, content_text
@@ -81,26 +82,44 @@ def next_requests(
     responses: Iterable[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
     """REQUESTS rows of the turn number ``turn`` (the first is 1), one a sample that was answered before."""
-    return _batches(
-        _next(row, response, [*before, *following])
-        for row, response, before in answered(requests, responses)
-        if (following := said.messages(row, response, before, turn))
-    )
+
+    def going_on(row: Row, response: Row, before: Sequence[Message]) -> Row | None:
+        following = said.messages(row, response, before, turn)
+        return _next(row, response, [*before, *following]) if following else None
+
+    return _asked(going_on, requests, responses)
 
 
 def user_requests(
     template: Template, turn: int, requests: Iterable[pa.RecordBatch], responses: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """What a simulated user is asked: REQUESTS rows, one a sample whose answer before was one."""
-    return _batches(
-        {
-            **row,
-            "prompts": [template.text(item_of(row), spoken(before, turn))],
-            "chat": False,
-            "first_sample": response["sample_index"],
-        }
-        for row, response, before in answered(requests, responses)
-    )
+
+    def asking(row: Row, response: Row, before: Sequence[Message]) -> Row:
+        prompt = template.text(item_of(row), spoken(before, turn))
+        return {**row, "prompts": [prompt], "chat": False, "first_sample": response["sample_index"]}
+
+    return _asked(asking, requests, responses)
+
+
+def _asked(
+    asking: Callable[[Row, Row, Sequence[Message]], Row | None],
+    requests: Iterable[pa.RecordBatch],
+    responses: Iterable[pa.RecordBatch],
+) -> Iterator[pa.RecordBatch]:
+    """REQUESTS rows of the conversations that go on. One whose template fails on what was said has the error
+    in its row: it alone failed."""
+
+    def rows() -> Iterator[Row]:
+        for row, response, before in answered(requests, responses):
+            try:
+                asked = asking(row, response, before)
+            except UnfitItem as error:
+                asked = {**_next(row, response, before), "error": str(error)}
+            if asked is not None:
+                yield asked
+
+    return _batches(rows())
 
 
 def replied_requests(

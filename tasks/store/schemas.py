@@ -73,6 +73,7 @@ REQUESTS: Final = pa.schema(
             "keeps_space", pa.bool_()
         ),  # white space at a prompt's end is not scored with its continuation; null: it is
         pa.field("ground_truth_json", pa.string()),  # the item's own, any JSON value; null: it has none
+        pa.field("error", pa.string()),  # of a turn: why nothing can be asked; null: it can
     ]
 )
 

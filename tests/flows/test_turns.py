@@ -102,22 +102,47 @@ def test_samples_are_conversations_of_their_own(talk: Path, evaluate: Any) -> No
     assert ran.value("first_words,none") == 1.0
 
 
-def test_a_turn_that_fails_on_what_one_model_said_fails_no_other_model(talk: Path, evaluate: Any) -> None:
-    """Also in the runs that find its answers kept, which know of it beforehand."""
-    with chat_endpoint(lambda body: says({"a": "fine", "b": "odd"}[body["model"]])) as url:
-        models = json.dumps([{"name": name, "config": {"base_url": url}} for name in "ab"])
-        turns = "turns=[\"{{ {'fine': 'Go on.'}[answer] }}\"]"
-        keys = ["--json", "--set", f"models={models}", "--set", turns]
+TURN = "{{ {'fine': 'Go on.'}[answer] }}"
+SPEAKER = {"name": "user", "config": {"base_url": "URL"}, "sample_params": {"num_samples": 1}}
+
+
+@pytest.mark.parametrize(
+    ("turns", "asked", "error"),
+    [
+        ([TURN, "And now?"], 7, "turns (2): 'dict object' has no attribute 'odd' in item 'i1'"),
+        (
+            {"model": SPEAKER, "prompt": TURN, "max_turns": 3, "stop": "never"},
+            8,  # each time the user is shown "Go on."
+            "the simulated user gave no reply in turn 2: turns.prompt: 'dict object' has no attribute 'odd'",
+        ),
+    ],
+)
+def test_a_turn_that_fails_on_one_answer_fails_that_conversation_alone(
+    talk: Path, evaluate: Any, turns: Any, asked: int, error: str
+) -> None:
+    """Also in the runs that find all answers kept, which ask nothing."""
+
+    def reply(body: dict[str, Any]) -> Any:
+        return says("odd" if "has 1 apples" in json.dumps(body) else "fine")
+
+    with chat_endpoint(reply) as url:
+        models = json.dumps([{"name": "m", "config": {"base_url": url}}])
+        said = json.dumps(turns).replace("URL", url)
+        keys = ["--json", "--set", f"models={models}", "--set", f"turns={said}"]
         ran = evaluate(talk, *keys)
-        assert (ran.code, ran.value("heard,none", "a")) == (1, 4.0), ran.err
-        refused = evaluate(talk, *keys)
-        assert refused.code == 2
-        assert "turn 2 · b: turns (2): 'dict object' has no attribute 'odd'" in refused.err
-        assert "--force runs all the same" in refused.err
-        assert any("turn 2 · b" in said for said in evaluate(talk, *keys, "--dry-run").document["failures"])
-        forced = evaluate(talk, *keys, "--force")
-        assert (forced.code, forced.value("heard,none", "a")) == (1, 4.0), forced.err
-        assert forced.document["requests"]["sent"] == 0
+        assert (ran.code, ran.value("heard,none")) == (1, 6.0), (ran.err, ran.out[-3000:])
+        assert ran.document["requests"]["failed"] == 1
+        rows = [
+            json.loads(line) for line in (talk.parent / "out" / "responses.jsonl").read_text().splitlines()
+        ]
+        assert [row["status"] for row in rows] == ["ok", "infra_error", "ok"]
+        assert rows[1]["error"].startswith(error), rows[1]
+        assert ran.document["requests"]["sent"] == asked
+    again = evaluate(talk, *keys)
+    assert (again.code, again.document["requests"]["sent"]) == (1, 0), again.err
+    assert evaluate(talk, *keys, "--set", "errors.max_rate=0.2").code == 0
+    planned = evaluate(talk, *keys, "--dry-run").document
+    assert planned["requests"]["to_send"] == 0, planned
 
 
 USER = """turns={model: {name: user, type: demo, config: {error_rate: 0}}, max_turns: 3, stop: STOP,

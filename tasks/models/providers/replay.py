@@ -30,7 +30,6 @@ from tasks.store.thresholds import Threshold
 
 ROWS_AT_ONCE = Threshold("rows_replayed", 1_024)
 SHOWN = 5  # names of models in a message
-MOST_REASONS = 100  # of failures that are counted apart: those that name their request are all distinct
 ASKED = ("item_id", "doc_id", "prompt_template", "kind", "prompts", "unconditional", "doc_json")
 """What of a request decides which recorded response answers it."""
 
@@ -215,18 +214,13 @@ def _row(request: Mapping[str, Any], sample: int, recorded: Recorded, source: _S
     if row["status"] == "infra_error":
         source.tally.failed += 1
         source.tally.absent += recorded is None
-        _count(source.tally.errors, NOT_RECORDED if recorded is None else _reason(row, recorded))
+        source.tally.count_error(NOT_RECORDED if recorded is None else _reason(row, recorded))
     return row
 
 
 def _reason(row: Mapping[str, Any], recorded: RecordedRow) -> str:
     """Why a recorded response is none, in words that are alike in rows alike."""
     return shortened(str(row["error"] or row["status"]).removeprefix(recorded.place).lstrip(": "))
-
-
-def _count(errors: dict[str, int], reason: str) -> None:
-    if reason in errors or len(errors) < MOST_REASONS:
-        errors[reason] = errors.get(reason, 0) + 1
 
 
 def _samples(value: Any) -> Iterable[Any]:
