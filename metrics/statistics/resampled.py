@@ -37,7 +37,6 @@ from metrics.statistics.intervals import Shape, effective_units, standard_error
 from metrics.statistics.power import shift_mde
 from metrics.statistics.resampling import (
     MAX_BLOCKS,
-    MAX_ITEM_DRAWS,
     crossed_picks,
     item_draws,
     resampled_totals,
@@ -358,7 +357,7 @@ def _swapped_values(
     plain = isinstance(base, np.ndarray) and isinstance(candidate, np.ndarray)
     both = aggregation.drawable(np.concatenate([base, candidate]) if plain else [*base, *candidate])
     rows, observed, as_much = np.arange(n), 0.0, 0
-    for draw in range(MAX_ITEM_DRAWS + 1):
+    for draw in range(_MOST_SWAPS + 1):
         turned = (rng.random(int(units.max()) + 1) < 0.5)[units] if draw else np.zeros(n, dtype=bool)
         try:
             first, second = (
@@ -375,7 +374,7 @@ def _swapped_values(
             as_much += 1
         if as_much == _ENOUGH:
             return as_much / draw
-    return (1 + as_much) / (1 + MAX_ITEM_DRAWS)
+    return (1 + as_much) / (1 + _MOST_SWAPS)
 
 
 def _influence_of_difference(
@@ -406,6 +405,7 @@ def _influence_of_difference(
 
 
 _ENOUGH = 20  # of draws that move a number by as much: what is below a level of .025 takes all draws
+_MOST_SWAPS = 4_000  # that are tried: p below .05 among 200 pairs that are corrected for each other
 _FEW_VALUES = 200  # units up to which runs change places in a function of values, one after the other
 
 
