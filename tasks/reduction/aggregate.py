@@ -209,7 +209,7 @@ def cell_doubts(cell: ResultCell) -> list[str]:
         doubts.append(f"{cell.n_lost} of {cell.n_items} items are unscored: {', '.join(cell.unscored)}{more}")
     lacking = missing_facets(parse_facets(cell.facets))
     if lacking:
-        doubts.append(f"no value for {', '.join(lacking)} in these responses")
+        doubts.append(f"no value for {', '.join(lacking)} in these responses, or the text {UNKNOWN!r}")
     return doubts
 
 

@@ -398,7 +398,7 @@ def _warn(columns: Mapping[str, Codes], vocabularies: Mapping[str, Vocabulary]) 
         lacking = int(np.count_nonzero(codes == values.index(UNKNOWN))) if UNKNOWN in values else 0
         if lacking:
             logger.warning(
-                "facet %s is missing from %d of %d samples; they form the group '%s'",
+                "facet %s is missing from %d of %d samples, or has that text; they form the group '%s'",
                 facet, lacking, len(codes), UNKNOWN,
             )  # fmt: skip
 

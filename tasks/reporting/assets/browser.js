@@ -57,7 +57,7 @@ class Browser {
     byId('facet-controls').replaceChildren(...facets.map(([name, { values }]) => {
       const select = element('select', { 'data-facet': name });
       // A value may be empty, as `any` is: those of the data have a sign before them.
-      options(select, [['', 'any'], ...values.map((value) => [`=${value}`, value || '(empty)'])]);
+      options(select, [['', 'any'], ...values.map((value) => [`=${value}`, facetValue(value)])]);
       return element('label', {}, element('span', { text: facetName(name, Object.keys(index.facets)) }), select);
     }));
   }

@@ -119,7 +119,7 @@ class CompareBrowserView {
       const sides = [b < 0 ? '–' : sign(one, one.before[b]), c < 0 ? '–' : sign(one, one.after[c])];
       return element('span', { class: `chip ${kind}`, title: one.name, text: `${sides.join(' → ')}${one.label ? ` ${one.name}` : short.get(one.name)}` });
     }, ({ name }) => name);
-    const names = Object.values(index.facets).filter(({ values }) => values.length > 1).slice(0, 2).map(({ values, codes }) => isolated(values[codes[row]] ?? ''));
+    const names = Object.values(index.facets).filter(({ values }) => values.length > 1).slice(0, 2).map(({ values, codes }) => facetValue(values[codes[row]]));
     const [store, at] = c >= 0 ? [this.candidate, c] : [this.base, b];
     return listRow(index.name[row], names, store.asked(at), badges, store.index.snippet[at]);
   }
@@ -135,7 +135,7 @@ class CompareBrowserView {
     const there = sides.filter(Boolean);
     this.differences = new Map();
     const toggle = element('button', { type: 'button', class: 'quiet', 'aria-pressed': String(this.marking), text: 'Mark differences', onclick: () => { this.marking = !this.marking; browser.choose(browser.chosen, { read: true }); } });
-    const facets = Object.entries(this.index.facets).map(([name, { values, codes }], _, all) => (codes[row] < 0 ? null : `${facetName(name, all.map(([each]) => each))}: ${isolated(values[codes[row]])}`)).filter(Boolean);
+    const facets = Object.entries(this.index.facets).map(([name, { values, codes }], _, all) => (codes[row] < 0 ? null : `${facetName(name, all.map(([each]) => each))}: ${facetValue(values[codes[row]])}`)).filter(Boolean);
     return [
       element('header', {},
         browser.steps(),

@@ -18,6 +18,9 @@ function element(tag, properties = {}, ...children) {
 // A name that is written from right to left is held apart: the numbers beside it would change places.
 const isolated = (name) => (/[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]/.test(name) ? `\u2068${name}\u2069` : name);
 
+// A facet's value; where a row has none, nothing.
+const facetValue = (value) => (value === '' ? '(empty)' : isolated(value ?? ''));
+
 function options(select, entries, chosen) {
   select.replaceChildren(...entries.map(([value, text]) => element('option', { value, text, selected: value === chosen })));
 }

@@ -108,14 +108,14 @@ class RunBrowserView {
       return badge(kind, `${sign ?? score(mean)}${names.get(pair)}`, `${pair}: ${score(mean)}`);
     });
     if (index.failed[row]) badges.unshift(badge('unscored', 'failed'));
-    const places = Object.values(index.facets).slice(0, 2).filter(({ values }) => values.length > 1).map(({ values, codes }) => isolated(values[codes[row]] ?? ''));
+    const places = Object.values(index.facets).slice(0, 2).filter(({ values }) => values.length > 1).map(({ values, codes }) => facetValue(values[codes[row]]));
     return listRow(index.name[row], places, this.store.asked(row), badges, index.snippet[row]);
   }
 
   async detail(row, browser) {
     const { index } = this.store;
     const [question, sample] = await Promise.all([this.store.question(row), this.store.sample(row)]);
-    const facets = Object.entries(index.facets).map(([name, { values, codes }], _, all) => (codes[row] < 0 ? null : `${facetName(name, all.map(([each]) => each))}: ${isolated(values[codes[row]])}`)).filter(Boolean);
+    const facets = Object.entries(index.facets).map(([name, { values, codes }], _, all) => (codes[row] < 0 ? null : `${facetName(name, all.map(([each]) => each))}: ${facetValue(values[codes[row]])}`)).filter(Boolean);
     return [
       element('header', {},
         browser.steps(),
@@ -138,7 +138,7 @@ class RunBrowserView {
       const query = new URLSearchParams({ item: index.item[row] });
       for (const [name, { values, codes }] of several) if (codes[other] >= 0) query.set(`f.${name}`, values[codes[other]]);
       const mean = pair === undefined ? null : index.mean[pair][other];
-      const name = several.map(([, { values, codes }]) => isolated(values[codes[other]] ?? '')).filter(Boolean).join(' · ');
+      const name = several.map(([, { values, codes }]) => facetValue(values[codes[other]])).filter(Boolean).join(' · ');
       return element('a', { href: `#samples?${query}`, 'aria-current': other === row ? 'true' : null, text: `${name || index.item[other]} ${mean === null ? '?' : this.shares.has(pair) && (mean === 1 || mean === 0) ? (mean ? '✓' : '✗') : score(mean)}` });
     }));
   }

@@ -151,7 +151,7 @@ def test_a_facet_that_some_samples_lack_is_a_group_of_its_own_with_one_warning(
 
     assert [row["facets"]["item.subject"] for row in found] == ["unknown", "maths", "maths"]
     assert caplog.messages == [
-        "facet item.subject is missing from 1 of 3 samples; they form the group 'unknown'"
+        "facet item.subject is missing from 1 of 3 samples, or has that text; they form the group 'unknown'"
     ]
 
 

@@ -261,6 +261,7 @@ def test_an_empty_value_of_a_facet_can_be_chosen(browser: Any, tmp_path: Path) -
     page = opened.ready()
     page.select_option("[data-facet=topic]", label="(empty)")
     assert page.locator("#status").inner_text() == "60 of 80 samples"
+    assert "(empty)" in page.locator("#detail").inner_text()
     page.reload()
     opened.ready()
     assert page.locator("#status").inner_text() == "60 of 80 samples"
