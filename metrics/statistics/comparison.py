@@ -14,7 +14,6 @@ from metrics.statistics.clusters import (
     Crossed,
     alike_variance,
     counts,
-    effective,
     numbered,
     sizes,
     too_few_for_a_tail,
@@ -45,7 +44,7 @@ from metrics.statistics.power import (
     units_needed,
     unseen_mde,
 )
-from metrics.statistics.resampled import Tabled, by_bootstrap
+from metrics.statistics.resampled import Tabled, by_bootstrap, equal_units
 from metrics.statistics.significance import sign_flip
 from metrics.statistics.tied import CLOSE, Tied, mean_square
 from metrics.types import Floats, Ints
@@ -210,18 +209,12 @@ def too_few_units(
         kind, remedy = "items of unequal weight" if aggregation.even else "texts of a corpus score", ""
     for run, own in zip(runs, groups, strict=True):
         count = len(run) if own is None else min(counts(own))
-        units = _equal_units(aggregation, run, np.arange(len(run)) if own is None else own)
+        units = equal_units(aggregation, run.statistics, np.arange(len(run)) if own is None else own)
         if ranged and aggregation.even and (aggregation.weight is None or units >= UNEVEN * count):
             continue
         if few := too_few_for_a_tail(units, count, kind if own is None else f"clusters of {kind}", remedy):
             return few
     return None
-
-
-def _equal_units(aggregation: Aggregation, run: ItemColumn, ways: Ints) -> float:
-    """As how many equal ones a run's items, or clusters, count by what they weigh in the number."""
-    weights = [] if run.statistics is None else [run.statistics[:, at] for at in aggregation.weight or ()]
-    return min((effective(ways, own) for own in weights if own.any()), default=effective(ways))
 
 
 def range_of(aggregation: Aggregation, first: Floats, second: Floats) -> tuple[float, float]:

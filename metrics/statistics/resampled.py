@@ -13,6 +13,7 @@ from metrics.errors import MetricError
 from metrics.statistics.bounded import largest_move
 from metrics.statistics.clusters import (
     FEW_NUMBERS,
+    UNEVEN,
     Crossed,
     Members,
     alike_variance,
@@ -230,24 +231,33 @@ def width_of(runs: Sequence[Tabled]) -> float:
     return high - low
 
 
+def equal_units(aggregation: Aggregation, statistics: Floats | None, ways: Ints) -> float:
+    """As how many equal ones a run's items, or clusters, count by what they weigh in the number."""
+    weights = [] if statistics is None else [statistics[:, at] for at in aggregation.weight or ()]
+    return min((effective(ways, own) for own in weights if own.any()), default=effective(ways))
+
+
 @dataclass(frozen=True)
 class _Units:
-    """What is drawn, or changes places: so many items or clusters, of which one moves the number by
-    ``largest`` at most (0: not known), and all together by ``width``."""
+    """What is drawn, or changes places: so many items or clusters, which count as ``equal`` ones by what they
+    weigh. One moves the number by ``largest`` at most (0: not known), and all together by ``width``."""
 
     groups: Ints | None
     count: int
     largest: float
     width: float
     even: bool  # none of them weighs more than another
+    equal: float
 
     @classmethod
     def of(
         cls, runs: Sequence[Tabled], groups: Ints | None, count: int, options: "StatisticsConfig"
     ) -> "_Units":
         """From both runs' rows."""
-        even = runs[0].aggregation.even
-        return cls(groups, count, _largest(runs, groups, options), width_of(runs), even)
+        even, ways = runs[0].aggregation.even, np.arange(len(runs[0])) if groups is None else groups
+        equal = min(equal_units(run.aggregation, run.statistics, ways) for run in runs)
+        equal = equal if runs[0].aggregation.weight is not None else math.inf
+        return cls(groups, count, _largest(runs, groups, options), width_of(runs), even, equal)
 
     @property
     def degrees(self) -> float:
@@ -260,6 +270,11 @@ class _Units:
         kind = "items" if self.groups is None else "clusters"
         tail = (self.width, FEW_UNITS) if self.even else (math.inf, FEW_NUMBERS)
         few = few_units(self.groups, self.count, *tail)
+        if few is None and self.equal < min(FEW_NUMBERS, UNEVEN * self.count):
+            few = (
+                f"{self.count} {kind} of unequal weight count as {self.equal:.3g} equal ones: the test holds "
+                f"for differences without rare large ones; {FEW_NUMBERS} and more are safer"
+            )
         return few or undetectable(mde, self.count, kind, differs)
 
 

@@ -111,6 +111,8 @@ def test_no_gate_passes_on_items_that_count_as_few_by_what_they_weigh(
     kind = "items of unequal weight" if samples else "numbers without a range"
     said = None if needed is None else f"60 {kind} that count as {needed} are too few to rule out a loss: it"
     assert (compared.too_few or "").partition(" takes 50")[0] == (said or "")
+    # A comparison without a gate has the doubt, too.
+    assert (needed or "None") in str(compared.warning)
 
 
 def test_a_median_that_many_items_have_is_not_said_to_be_of_items_that_are_alike() -> None:
