@@ -52,7 +52,7 @@ from tasks.reporting.view import (
     short_run_name,
 )
 from tasks.store.home import finite, whole_text
-from tasks.store.outputs import EVALUATION_RESULTS, RESPONSES
+from tasks.store.outputs import EVALUATION_RESULTS, RESPONSES, samples_file
 from tasks.verdicts.rows import is_scored
 
 JsonObject = dict[str, Any]
@@ -63,21 +63,28 @@ Segments = dict[SamplePlace, list[tuple[int, int]]]  # byte ranges, in order
 def folder_view(folder: str | Path) -> RunView:
     """The run that was exported to ``folder``.
 
-    Raises DataError where results.parquet, manifest.json or responses.jsonl is missing or a line is no JSON
-    object.
+    Raises DataError where results.parquet, manifest.json, responses.jsonl or a log of scores is missing or a
+    line is no JSON object.
     """
     folder = Path(folder)
-    missing = [
-        name for name in ("results.parquet", "manifest.json", RESPONSES) if not (folder / name).is_file()
-    ]
-    if missing:
-        raise DataError(f"{folder} is not the folder of a published run: it lacks {', '.join(missing)}")
+    _refuse_without(folder, ["results.parquet", "manifest.json", RESPONSES])
     manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+    results = pq.read_table(folder / "results.parquet")
+    rows = results.select(["benchmark", "label", "value"]).to_pylist()
+    scored = [row for row in rows if row["value"] is not None]
+    logs = (EVALUATION_RESULTS if row["label"] else samples_file(row["benchmark"]) for row in scored)
+    _refuse_without(folder, list(dict.fromkeys(logs)))
     return RunView(
         manifest=manifest,
-        results=pq.read_table(folder / "results.parquet"),
+        results=results,
         samples=partial(_samples, folder, (manifest.get("config") or {}).get("facets") or ()),
     )
+
+
+def _refuse_without(folder: Path, names: Sequence[str]) -> None:
+    missing = [name for name in names if not (folder / name).is_file()]
+    if missing:
+        raise DataError(f"{folder} is not the folder of a published run: it lacks {', '.join(missing)}")
 
 
 def _samples(folder: Path, facets: Sequence[str]) -> Iterator[SampleView]:

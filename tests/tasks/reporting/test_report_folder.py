@@ -204,6 +204,11 @@ def test_what_is_missing_or_broken_is_named(folder: Path) -> None:
     (folder / "responses.jsonl").write_text('{"item_id": "1"}\n{broken\n')
     with pytest.raises(DataError, match=r"responses\.jsonl:2: no JSON object"):
         list(folder_view(folder).samples())
+    rows = [{"benchmark": "b", "label": label, "value": 1.0} for label in (None, "polite")]
+    pq.write_table(pa.Table.from_pylist(rows), folder / "results.parquet")
+    (folder / "samples_b.jsonl").unlink()
+    with pytest.raises(DataError, match=r"it lacks samples_b\.jsonl, evaluation_results\.jsonl"):
+        folder_view(folder)
     (folder / "responses.jsonl").unlink()
     with pytest.raises(DataError, match=r"it lacks responses\.jsonl"):
         folder_view(folder)
