@@ -332,9 +332,7 @@ def _try_pairs(checks: Checks, item: Rendered, where: str = "the first item") ->
         doubt = _try_filter(setup.pipeline(), (text, item.doc), checks.samples, predictions)
         if doubt is not None:
             pairs = ", ".join(
-                f"{pair.filter} × {pair.metric}"
-                for pair in checks.pairs
-                if pair.filter in (setup.config.name, ALL_FILTERS)
+                f"{pair.filter} × {pair.metric}" for pair in checks.pairs if _reads(pair, setup)
             )
             doubts.append(f"filter '{setup.config.name}' ({pairs}) raises on {where}{doubt}")
     for pair in checks.pairs:
@@ -344,6 +342,10 @@ def _try_pairs(checks: Checks, item: Rendered, where: str = "the first item") ->
         ]
     warn_once.cache_clear()  # what was said here nobody heard
     return doubts
+
+
+def _reads(pair: PairSetup, setup: FilterSetup) -> bool:
+    return pair.filter in (setup.config.name, ALL_FILTERS)
 
 
 def _try_filter(
