@@ -13,6 +13,7 @@ task's thread but of a supervisor, which ends it with the process of the flow.
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -23,9 +24,10 @@ from prefect.artifacts import create_markdown_artifact
 from pydantic import Field
 
 from metrics.errors import ConfigError, DataError, NightjarError, printable
+from metrics.metric import Metric
 from metrics.user_results import warn_once
 from scorers.arena import ArenaScorer, is_arena, matchup
-from scorers.base import ALL_FILTERS, Batch
+from scorers.base import ALL_FILTERS, Batch, Scorer
 from scorers.execution import ExecutionScorer, is_executed
 from scorers.filters import FilterPipeline
 from tasks.benchmarks.config import BenchmarkFields
@@ -248,7 +250,7 @@ def survey(checks: Checks) -> Preflight:
             f"the dataset of benchmark '{checks.benchmark.name}' is empty: expected at least one item"
         )
     rendered = [entry for prompt in benchmark.prompt_names() for entry in benchmark.render(prompt, first)]
-    failures = _try_pairs(checks, rendered[0]) or unfit_item(checks)
+    failures = _Trial(checks).of(rendered[0], "the first item") or unfit_item(checks)
     served: dict[str, Any] = {}
     warned: list[str] = []
     refused: list[str] = []
@@ -297,7 +299,8 @@ def _referenced(benchmark: Benchmark, selection: Selection) -> Iterator[Referenc
 def try_item(checks: Checks, item: Item, where: str) -> list[str]:
     """Sentences about the pairs that raise on an item, which stands at ``where``."""
     benchmark = open_benchmark(checks.benchmark)
-    return _try_pairs(checks, next(iter(benchmark.render(benchmark.prompt_names()[0], [item]))), where)
+    rendered = next(iter(benchmark.render(benchmark.prompt_names()[0], [item])))
+    return _Trial(checks).of(rendered, where)
 
 
 def unfit_item(checks: Checks) -> list[str]:
@@ -306,42 +309,56 @@ def unfit_item(checks: Checks) -> list[str]:
         return []
     benchmark = open_benchmark(checks.benchmark)
     filters = [setup for setup in checks.filters if any(_reads(pair, setup) for pair in checks.prepared)]
-    own = checks.model_copy(update={"pairs": checks.prepared, "filters": filters})
+    trial = _Trial(checks.model_copy(update={"pairs": checks.prepared, "filters": filters}))
     for one in benchmark.render(benchmark.prompt_names()[0], checks.selection.of(benchmark.items())):
         if one.kind != "generate":
             break
-        if _try_pairs(own, one):
+        if trial.of(one, ""):
             place = benchmark.place(one.item) if isinstance(benchmark, NativeBenchmark) else ""
-            return _try_pairs(own, one, place or f"item '{one.item.item_id}'")
+            return trial.of(one, place or f"item '{one.item.item_id}'")
     return []
 
 
-def _try_pairs(checks: Checks, item: Rendered, where: str = "the first item") -> list[str]:
-    """Sentences about filters and metrics that raise on the item; what can't even be built is refused."""
-    if item.kind != "generate":
-        for pair in checks.pairs:
-            pair.metric_record()
-        return []
-    # The first reference stands for a response: no model has been asked yet.
-    text: Any = next((reference for reference in item.references if isinstance(reference, str)), "")
-    if item.orders:
-        text = next(iter(item.gold), None)  # choices asked for by letters are read before filters
-    doubts: list[str] = []
-    predictions: dict[str, list[Any]] = {}
-    for setup in checks.filters:
-        doubt = _try_filter(setup.pipeline(), (text, item.doc), checks.samples, predictions)
-        if doubt is not None:
-            pairs = ", ".join(
-                f"{pair.filter} × {pair.metric}" for pair in checks.pairs if _reads(pair, setup)
-            )
-            doubts.append(f"filter '{setup.config.name}' ({pairs}) raises on {where}{doubt}")
-    for pair in checks.pairs:
-        doubts += [
-            f"{pair.filter} × {pair.metric} raises on {where}: {reason}"
-            for reason in _try_pair(pair, item, text, predictions)
-        ]
-    warn_once.cache_clear()  # what was said here nobody heard
-    return doubts
+class _Trial:
+    """Pairs that are tried on items, with the filters that they read; each is built once."""
+
+    def __init__(self, checks: Checks) -> None:
+        self._checks = checks
+
+    @cached_property
+    def _built(self) -> list[tuple[PairSetup, Scorer, Metric]]:
+        return [(pair, *pair.built()) for pair in self._checks.pairs]
+
+    @cached_property
+    def _pipelines(self) -> list[tuple[FilterSetup, FilterPipeline]]:
+        return [(setup, setup.pipeline()) for setup in self._checks.filters]
+
+    def of(self, item: Rendered, where: str) -> list[str]:
+        """Sentences about filters and metrics that raise on the item; what can't even be built is refused."""
+        if item.kind != "generate":
+            for pair in self._checks.pairs:
+                pair.metric_record()
+            return []
+        # The first reference stands for a response: no model has been asked yet.
+        text: Any = next((reference for reference in item.references if isinstance(reference, str)), "")
+        if item.orders:
+            text = next(iter(item.gold), None)  # choices asked for by letters are read before filters
+        doubts: list[str] = []
+        predictions: dict[str, list[Any]] = {}
+        for setup, pipeline in self._pipelines:
+            doubt = _try_filter(pipeline, (text, item.doc), self._checks.samples, predictions)
+            if doubt is not None:
+                pairs = ", ".join(
+                    f"{pair.filter} × {pair.metric}" for pair in self._checks.pairs if _reads(pair, setup)
+                )
+                doubts.append(f"filter '{setup.config.name}' ({pairs}) raises on {where}{doubt}")
+        for pair, scorer, metric in self._built:
+            doubts += [
+                f"{pair.filter} × {pair.metric} raises on {where}: {reason}"
+                for reason in _try_pair(scorer, metric, item, text, predictions.get(pair.filter))
+            ]
+        warn_once.cache_clear()  # what was said here nobody heard
+        return doubts
 
 
 def _reads(pair: PairSetup, setup: FilterSetup) -> bool:
@@ -370,16 +387,15 @@ def _try_filter(
 
 
 def _try_pair(
-    pair: PairSetup, item: Rendered, text: Any, predictions: Mapping[str, Sequence[Any]]
+    scorer: Scorer, metric: Metric, item: Rendered, text: Any, predictions: Sequence[Any] | None
 ) -> Sequence[str]:
-    scorer, metric = pair.built()
-    if not predictions.get(pair.filter):  # of all filters together, or of one that raised
+    if not predictions:  # of all filters together, or of one that raised
         return ()
     batch = Batch(
         item_ids=[item.item.item_id],
         sample_index=np.zeros(1, dtype=np.int32),
         scored=np.ones(1, dtype=np.bool_),
-        predictions=[predictions[pair.filter][0]],  # samples are scored one by one
+        predictions=[predictions[0]],  # samples are scored one by one
         references=[list(item.references)],
         docs=[dict(item.doc)],
         responses=[text if isinstance(text, str) else None],
