@@ -1,8 +1,6 @@
 """The evaluation end to end, as its users run it: a real flow on a real server, requests over real HTTP."""
 
 import json
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable
 from itertools import combinations
@@ -13,6 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 import sacrebleu
 from rouge_score.rouge_scorer import RougeScorer
+
+from flows.compare.__main__ import main as compare
 
 PROJECT = Path(__file__).resolve().parents[2]
 DEMO = PROJECT / "deployments" / "benchmarks" / "demo"
@@ -288,7 +288,9 @@ def test_dry_run_says_what_would_be_done_and_sends_nothing(evaluate: Evaluate, t
 
 @pytest.mark.services
 @pytest.mark.skipif(not RECORDINGS.is_file(), reason=f"the recordings are not there: {RECORDINGS}")
-def test_recorded_solutions_are_right_where_their_authors_said_so(evaluate: Evaluate, tmp_path: Path) -> None:
+def test_recorded_solutions_are_right_where_their_authors_said_so(
+    evaluate: Evaluate, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     correct = {
         "6b_finetuning": 286,
         "6b_verification": 515,
@@ -312,14 +314,10 @@ def test_recorded_solutions_are_right_where_their_authors_said_so(evaluate: Eval
             by_model.setdefault(row["model_name"], []).append(row["value"] == 1.0)
     for model in correct:
         assert by_model[model] == [item[model]["is_correct"] for item in recorded]
-    compared = subprocess.run(
-        [sys.executable, "-m", "flows.compare", str(tmp_path / "out"), "--across", "model_name", "--json"],
-        cwd=PROJECT,
-        capture_output=True,
-        check=True,
-        timeout=120,
-    )
-    pairs = [pair for pair in json.loads(compared.stdout)["pairs"] if pair["metric"] == "exact_match"]
+    with pytest.raises(SystemExit) as ended:
+        compare([str(tmp_path / "out"), "--across", "model_name", "--json"])
+    assert not ended.value.code
+    pairs = [pair for pair in json.loads(capsys.readouterr().out)["pairs"] if pair["metric"] == "exact_match"]
     found = sorted(sorted((round(1319 * pair["base"]), round(1319 * pair["candidate"]))) for pair in pairs)
     assert found == sorted(sorted(both) for both in combinations(correct.values(), 2))
 

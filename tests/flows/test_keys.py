@@ -213,6 +213,10 @@ def test_secrets_and_texts_are_kept_as_digests_only() -> None:
     assert not [secret for secret in ("hunter2", "sk-123", "KEY", "very long", "qqq") if secret in text]
 
 
+READ = "return self.parsed(text, text_or_none(reasoning), calls)"
+"""What a reply's text becomes: kept replies are read anew where that was edited, and nobody is asked."""
+
+
 @pytest.mark.services
 def test_an_edited_package_recomputes_what_reaches_it_asks_nothing_and_is_named(
     home: Path, tmp_path: Path
@@ -257,3 +261,14 @@ def test_an_edited_package_recomputes_what_reaches_it_asks_nothing_and_is_named(
     assert (steps["infer"]["computed"], document["requests"]["sent"]) == (1, 0)
     # The same responses are filtered, scored and reduced as before.
     assert {name: step["computed"] for name, step in steps.items() if step["computed"]} == {"infer": 1}
+    assert exact_matches(document) != {0.0}
+    decoder = copy / "tasks/models/providers/openai/generation.py"
+    assert READ in decoder.read_text()
+    decoder.write_text(decoder.read_text().replace(READ, 'return self.parsed("NOTHING", None, calls)'))
+    document = run(*evaluate)
+    assert (document["steps"]["infer"]["computed"], document["requests"]["sent"]) == (1, 0)
+    assert exact_matches(document) == {0.0}
+
+
+def exact_matches(document: dict[str, Any]) -> set[float]:
+    return {row["value"] for row in document["results"] if row["metric"] == "exact_match"}

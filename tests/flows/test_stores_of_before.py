@@ -6,14 +6,13 @@
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
+from flows.compare.__main__ import main as compare
 from flows.history import app
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -81,17 +80,10 @@ def test_its_nights_are_read_and_pruning_keeps_what_they_need(old: Path) -> None
     assert json.loads(CliRunner().invoke(app, [sql, "--json", "--store", store.uri]).stdout) == [{"n": 3}]
 
 
-def test_its_runs_are_compared_by_their_ids(old: Path) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "flows.compare",
-        *runs_of(old)[1],
-        "--store",
-        str(old / "store"),
-        "--json",
-    ]
-    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    pairs = json.loads(done.stdout)["pairs"]
+def test_its_runs_are_compared_by_their_ids(old: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        compare([*runs_of(old)[1], "--store", str(old / "store"), "--json"])
+    said = capsys.readouterr()
+    assert not ended.value.code, said.err
+    pairs = json.loads(said.out)["pairs"]
     assert [pair["difference"] for pair in pairs] == [0.0, 0.0]
