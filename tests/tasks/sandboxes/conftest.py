@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from threading import Lock
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from tasks.sandboxes.kinds import SANDBOXES, Invocation, Sandbox
 from tasks.sandboxes.run import trouble
 
 NOBODY = 65_534
+_AS_NOBODY = Lock()
 
 
 @dataclass(frozen=True)
@@ -44,12 +46,13 @@ class _AsOrdinaryUser:
         return self._sandbox.not_enforced()
 
     def start(self, interpreter: Interpreter, limits: ProgramLimits, text: bytes) -> Invocation:
-        getuid = os.getuid
-        os.getuid = lambda: NOBODY
-        try:
-            invocation = self._sandbox.start(interpreter, limits, text)
-        finally:
-            os.getuid = getuid
+        with _AS_NOBODY:  # two threads at once would leave it as the other made it, for all tests that follow
+            getuid = os.getuid
+            os.getuid = lambda: NOBODY
+            try:
+                invocation = self._sandbox.start(interpreter, limits, text)
+            finally:
+                os.getuid = getuid
         user = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--"]
         command = [*user, self._python, "-I", "-S", "-B", str(judges.JUDGE)]
         return replace(invocation, judge=tuple(command), group=None)
