@@ -28,7 +28,7 @@ PYTEST = $(RUN) -m pytest -n $(WORKERS) --dist worksteal
 BASE := $(VENV)/.base-installed
 DEV := $(VENV)/.dev-installed
 
-.PHONY: eval test test-slow test-services test-serving test-inspect test-nights check format bench ui stop deploy worker docs reference locks clean
+.PHONY: eval test test-slow test-services test-serving test-inspect test-nights check check-types check-lines format bench ui stop deploy worker docs reference locks clean
 
 eval: $(BASE)
 	$(RUN) -m flows.eval
@@ -94,10 +94,15 @@ test-inspect: $(DEV) .venv-inspect/.installed
 test-nights: $(DEV)
 	$(PYTEST) -m nights
 
-check: $(DEV)
+# In two, for `make -j2`: types take as long as all the rest.
+check: check-types check-lines
+
+check-types: $(DEV)
+	$(BIN)/mypy
+
+check-lines: $(DEV)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/vulture
 	$(BIN)/deptry .
