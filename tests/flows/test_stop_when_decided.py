@@ -489,7 +489,10 @@ def numbers_of(folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.services
-@pytest.mark.parametrize(("after", "later"), MOMENTS)
+@pytest.mark.parametrize(
+    ("after", "later"),
+    [pytest.param(*one, marks=pytest.mark.nights if at % 2 else []) for at, one in enumerate(MOMENTS)],
+)
 def test_a_run_that_is_killed_at_any_moment_says_what_an_undisturbed_one_says(
     own_environment: dict[str, str], evaluate: Evaluate, tmp_path: Path, after: int, later: float
 ) -> None:
