@@ -354,7 +354,9 @@ def _line(row: SampleRow, harness: Mapping[str, Any], fields: Fields) -> SampleR
     config, chat = fields.config, bool(harness.get("apply_chat_template"))
     generates = config.get("output_type", "generate_until") == "generate_until"
     target = row["target"]
-    if "samples" not in harness and config.get("doc_to_target") is not None:
+    # A log has the targets themselves, unless what it was scored by is a choice's text.
+    logged = "samples" in harness and not (generates and config.get("doc_to_choice") is not None)
+    if not logged and config.get("doc_to_target") is not None:
         target = fields.target(row["doc"])
     arguments, resps = row["arguments"], row["resps"]
     first = _as_hashed(arguments.get("gen_args_0", {}).get("arg_0", ""), chat)

@@ -284,3 +284,19 @@ def test_a_command_line_names_the_results_file_and_may_want_no_samples(run, tmp_
     document = json.loads(path.read_text())
     assert (document["config"], document["task_hashes"]) == ({"limit": 0.5}, {})
     assert [*path.parent.glob("samples_*")] == []
+
+
+@pytest.mark.parametrize("logged", [{}, {"samples": "samples_pick.jsonl"}], ids=["run", "scored again"])
+def test_the_target_of_a_generated_choice_is_its_index(tmp_path: Path, logged: dict[str, Any]):
+    config = {"output_type": "generate_until", "doc_to_target": "gold", "doc_to_choice": ["yes", "no"]}
+    config["metric_list"] = [{"metric": "exact_match"}]
+    row = {
+        "doc_id": 0, "doc": {"gold": 1}, "target": "no", "arguments": {}, "resps": [["no"]],
+        "filtered_resps": ["no"], "filter": "none", "metrics": ["exact_match"], "exact_match": 1.0,
+    }  # fmt: skip
+    (tmp_path / "ours.jsonl").write_text(json.dumps(row) + "\n")
+    harness = {"task": "pick", "config": config, **logged}
+    harness_results.write_samples(tmp_path / "ours.jsonl", tmp_path / "theirs.jsonl", harness, str(tmp_path))
+    line = json.loads((tmp_path / "theirs.jsonl").read_text())
+    assert (line["target"], line["target_hash"]) == ("1", hashlib.sha256(b"1").hexdigest())
+    assert line["exact_match"] == 1.0
