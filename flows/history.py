@@ -113,11 +113,16 @@ def history_command(
         print_json({"runs": runs}) if as_json else print(f"{runs} runs compacted")
         return
     from tasks.history.prune import EVERYTHING, prune_all
+    from tasks.reporting.overview import renew_index
+    from tasks.store.home import results_folder
 
     kept = (
         load_retention(retention) if retention is not None else EVERYTHING.model_copy(update={"keep": keep})
     )
-    print_pruning(prune_all(opened, kept, dry_run), dry_run, as_json)
+    pruned = prune_all(opened, kept, dry_run)
+    if not dry_run:
+        renew_index(opened, results_folder())
+    print_pruning(pruned, dry_run, as_json)
 
 
 def load_retention(path: Path) -> "Retention":

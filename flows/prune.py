@@ -10,7 +10,8 @@ from prefect.states import Completed
 from tasks.history.prune import Pruned, Retention, prune_all
 from tasks.messages.markdown import as_code
 from tasks.patience import if_possible
-from tasks.store.home import default_store
+from tasks.reporting.overview import renew_index
+from tasks.store.home import default_store, results_folder
 from tasks.store.storage import Store
 
 SHOWN = 100
@@ -31,6 +32,8 @@ async def prune_store(
     opened = Store(store or default_store())
     opened.check_readable()
     pruned = prune_all(opened, retention, dry_run)
+    if not dry_run:
+        renew_index(opened, results_folder())
     page = _markdown(pruned, dry_run)
     if_possible(lambda: create_markdown_artifact(page, key="prune", description=pruned.summary))
     return Completed(message=f"{'would remove' if dry_run else 'removed'} {pruned.summary}")

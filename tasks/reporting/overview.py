@@ -189,13 +189,16 @@ def _pair_name(pair: Sequence[Any]) -> str:
 
 
 def _before(rows: Sequence[Sequence[Any]]) -> dict[str, Sequence[Any]]:
-    """Run → the row of the run of its benchmark before it; ``rows`` are the newest first."""
+    """Run → the row of the run of its benchmark before it, of the same models where there is one: a suite has
+    several beside each other. ``rows`` are the newest first."""
     found: dict[str, Sequence[Any]] = {}
-    last: dict[str, str] = {}
-    for row in rows:
-        if row[2] in last:
-            found[last[row[2]]] = row
-        last[row[2]] = row[0]
+    last: dict[Any, str] = {}
+    for same_models in (False, True):
+        for row in rows:
+            key = row[2], frozenset(json.loads(row[14] or "null") or ()) if same_models else None
+            if key in last:
+                found[last[key]] = row
+            last[key] = row[0]
     return found
 
 
@@ -429,6 +432,12 @@ def _write_index(runs: Sequence[Glance], store: Store, folder: Path) -> None:
     with whole_text(folder / PAGE) as file:
         file.write(before)
         file.write(after)
+
+
+def renew_index(store: Store, folder: Path) -> None:
+    """Writes the page of the store's runs again where ``folder`` has one: what it links may be gone."""
+    if shows_store(folder, store):
+        write_index(store, folder)
 
 
 def shows_store(folder: Path, store: Store) -> bool:

@@ -10,6 +10,7 @@ from typer.testing import CliRunner, Result
 
 from flows.history import app, main
 from tasks.history.layout import record_run
+from tasks.reporting.overview import write_index
 from tasks.store.schemas import ITEM_ROWS, RESULTS
 from tasks.store.storage import ArtifactRef, Store
 from tests.tasks.reporting.recorded_runs import record, row
@@ -142,11 +143,14 @@ def test_a_retention_file_says_what_is_kept(
     monkeypatch.setenv("NIGHTJAR_RESULTS", str(tmp_path / "results"))
     for day in (1, 2, 3):
         manifest = {"run_id": f"run-{day}", "benchmark": "sums", "started": f"2026-01-0{day}"}
+        manifest |= {"run_name": "run", "output": str(tmp_path / "results" / f"run-{day}")}
         record_run(store, manifest, [RESULTS.empty_table()], [ITEM_ROWS.empty_table()])
     old = tmp_path / "results" / "run-1" / "manifest.json"
     old.parent.mkdir(parents=True)
     old.write_text(json.dumps({"run_id": "run-1", "benchmark": "sums", "steps": {}}))
     os.utime(old, (0, 0))
+    shown = write_index(store, tmp_path / "results").parent / "index-runs.js"
+    assert '"folder":"results/run-1"' in shown.read_text()
     file = tmp_path / "retention.yaml"
     file.write_text("keep: 2\nresults: 30d\nanswers: 4w\nlogs: null\n")
     told = json.loads(history(store, "--prune", "--retention", str(file), "--dry-run", "--json").stdout)
@@ -156,6 +160,7 @@ def test_a_retention_file_says_what_is_kept(
     assert "forgot run run-1" in answer.stdout
     assert f"removed {old.parent}" in answer.stdout
     assert not old.parent.exists()
+    assert '"folder":"results/run-1"' not in shown.read_text()
     assert [run["run_id"] for run in json.loads(history(store, "SELECT * FROM runs", "--json").stdout)] == [
         "run-1",
         "run-2",

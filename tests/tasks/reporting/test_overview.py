@@ -89,15 +89,20 @@ def test_what_was_changed_is_told_against_the_run_of_that_benchmark_before(store
         store, "tuesday", 3, row("a", 0.5), config={"facets": ["model_name"], "sample_params": {"seed": 2}}
     )
     record(store, "wednesday", 4, row("b", 0.5), limit=20, versions={"numpy": "9"})
+    # Models may take turns, as those of a suite do.
+    record(
+        store, "thursday", 5, row("a", 0.5), config={"facets": ["model_name"], "sample_params": {"seed": 3}}
+    )
     changed = {run.name: run.changed for run in glances(store).runs}
     assert changed == {
+        "thursday": ("sample_params",),
         "wednesday": ("models: b", "sample_params", "limit"),
         "tuesday": ("sample_params",),
         "other": (),
         "monday": (),
     }
-    assert [run.name for run in glances(store, 2).runs] == ["wednesday", "tuesday"]
-    assert glances(store, 2).runs[1].changed == ("sample_params",)
+    assert [run.name for run in glances(store, 3).runs] == ["thursday", "wednesday", "tuesday"]
+    assert glances(store, 3).runs[2].changed == ("sample_params",)
 
 
 def test_the_leaderboard_marks_who_is_not_told_apart_from_the_best(store: Store) -> None:
