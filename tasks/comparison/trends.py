@@ -185,7 +185,7 @@ def learning_curves(run: ComparedRun, known: Known) -> tuple[LearningCurve, ...]
     if facet is None:
         return ()
     results = {result_key(row): row for row in run.results if row["value"] is not None}
-    places = {model: float(one[facet]) for model, one in known.items() if facet in one}
+    places = placed(known, facet)
     series = _series(run, results, places, known)
     peaks = {shared: _peak(keys, results) for shared, keys in series.items()}
     matches: list[Match] = []
@@ -248,17 +248,30 @@ def known_of_models(manifest: Mapping[str, Any]) -> Known:
 
 
 def ordering_facet(known: Known) -> str | None:
-    """What orders checkpoints: their step, else the first of what is known that is a number and differs."""
-    values: defaultdict[str, list[Any]] = defaultdict(list)
-    for one in known.values():
-        for name, value in one.items():
-            values[name].append(value)
+    """What orders checkpoints: their step, else the first of what is known that is a number and differs. One
+    whose step is no number takes no curve from the others."""
     ordering = [
         name
-        for name, found in values.items()
-        if len(set(found)) > 1 and all(isinstance(value, int | float) for value in found)
+        for name in dict.fromkeys(name for one in known.values() for name in one)
+        if len(set(placed(known, name).values())) > 1 and (name == "step" or not misplaced(known, name))
     ]
     return "step" if "step" in ordering else next(iter(ordering), None)
+
+
+def placed(known: Known, facet: str) -> dict[str, float]:
+    """Model → its number of what orders checkpoints."""
+    return {
+        model: float(one[facet]) for model, one in known.items() if isinstance(one.get(facet), int | float)
+    }
+
+
+def misplaced(known: Known, facet: str) -> dict[str, Any]:
+    """Model → what it has in place of such a number."""
+    return {
+        model: one[facet]
+        for model, one in known.items()
+        if facet in one and model not in placed(known, facet)
+    }
 
 
 Compared = Mapping[tuple[GroupKey | None, GroupKey | None], ComparedPair]

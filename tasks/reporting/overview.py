@@ -23,7 +23,7 @@ import orjson
 
 from tasks.comparison.runs import changes, costs, unpriced
 from tasks.comparison.stopping import stopped_sentence
-from tasks.comparison.trends import Known, known_of_models, ordering_facet, trainings
+from tasks.comparison.trends import Known, known_of_models, ordering_facet, placed, trainings
 from tasks.history.layout import Skipped
 from tasks.history.query import PLACE, query
 from tasks.models.tally import AnswerCounts
@@ -175,7 +175,7 @@ def _checkpoints(known: Known) -> dict[str, tuple[float, str]]:
     facet = ordering_facet(known)
     if facet is None:
         return {}
-    places = {model: one[facet] for model, one in known.items() if facet in one}
+    places = placed(known, facet)
     return {
         model: (places[model], " · ".join(text for _, text in apart))
         for model, apart in trainings(known, places).items()

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, Final
 
 from tasks.comparison.compare import ComparedPair
-from tasks.comparison.trends import CurvePoint, LearningCurve, is_worse
+from tasks.comparison.trends import CurvePoint, Known, LearningCurve, is_worse, misplaced
 from tasks.reduction.facets import facet_words
 from tasks.reporting import numbers
 from tasks.reporting.view import MEANING, Place, ResultRow, SampleView
@@ -310,10 +310,12 @@ def _path(points: Sequence[tuple[float, float]]) -> str:
 TREND_LEVEL = 0.05
 
 
-def learning_context(curves: Sequence[LearningCurve]) -> Mapping[str, Any] | None:
-    """What the page says of a sweep; None where there is none."""
+def learning_context(curves: Sequence[LearningCurve], known: Known | None = None) -> Mapping[str, Any] | None:
+    """What the page says of a sweep, of whose models so much is known; None where there is none."""
     if not curves:
         return None
+    without = [f"{model} ({value})" for model, value in misplaced(known or {}, curves[0].facet).items()]
+    lacking = [(f"in no curve, since their {curves[0].facet} is no number: {', '.join(without)}", True)]
     families: defaultdict[tuple[str, str, str], list[LearningCurve]] = defaultdict(list)
     for curve in curves:
         key = curve.key
@@ -322,7 +324,10 @@ def learning_context(curves: Sequence[LearningCurve]) -> Mapping[str, Any] | Non
     return {
         "facet": curves[0].facet,
         "plots": [_plot(pair, label, own) for (pair, label, _), own in families.items()],
-        "sentences": [(sentence(curve, several), curve.worse is not None) for curve in curves],
+        "sentences": [
+            *(lacking if without else ()),
+            *((sentence(curve, several), curve.worse is not None) for curve in curves),
+        ],
         "rows": [row for curve in curves for row in _rows(curve, several)],
     }
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Final, TextIO
 
 from metrics.json_values import texts_in
-from tasks.comparison.trends import LearningCurve
+from tasks.comparison.trends import LearningCurve, known_of_models
 from tasks.reporting import numbers
 from tasks.reporting.context import Usage, page_context
 from tasks.reporting.diagnostics import Diagnosis
@@ -302,7 +302,7 @@ def write_report(
     rows = result_rows(view.results)
     context = page_context(view.manifest, rows, diagnostics, first.usage, selection.statement)
     context["spent"] = spent_curves(first.spent)
-    context["learning"] = learning_context(learning)
+    context["learning"] = learning_context(learning, known_of_models(view.manifest))
     before, after = page_parts("report.html", context, SCRIPTS)
 
     path = Path(path)

@@ -118,6 +118,15 @@ def test_no_checkpoint_is_left_out_because_another_has_its_step(tmp_path: Path) 
     assert learning_context([curve]) is not None
 
 
+def test_a_checkpoint_whose_step_is_a_text_is_named_and_the_others_are_drawn(tmp_path: Path) -> None:
+    known = steps([1, 2]) | {"m-step-3": {"step": "final"}}
+    curves = learning_curves(sweep(tmp_path, {1: 80, 2: 180, 3: 100}), known)
+    assert [[point.model for point in curve.points] for curve in curves] == [["m-step-1", "m-step-2"]]
+    context = learning_context(curves, known)
+    assert context is not None
+    assert context["sentences"][0] == ("in no curve, since their step is no number: m-step-3 (final)", True)
+
+
 def test_one_checkpoint_is_no_curve(tmp_path: Path) -> None:
     assert learning_curves(sweep(tmp_path, {100: 10}), steps([100])) == ()
     assert learning_context([]) is None
@@ -129,6 +138,9 @@ def test_one_checkpoint_is_no_curve(tmp_path: Path) -> None:
         ([{"step": 1, "tokens": 5}, {"step": 2, "tokens": 9}], "step"),
         ([{"tokens": 5.0}, {"tokens": 9.0}, {}], "tokens"),
         ([{"step": 3}, {"step": 3}], None),
+        ([{"step": 1}, {"step": 2}, {"step": "final"}], "step"),
+        ([{"step": 1}, {"step": "final"}], None),
+        ([{"data": 1}, {"data": 2}, {"data": "web"}], None),
         ([{"recipe": "a"}, {"recipe": "b"}], None),
         ([], None),
     ],
