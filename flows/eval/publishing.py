@@ -277,9 +277,9 @@ def _outcome(
     sentences += [f"{model}: {reason}" for model, reason in over_budget.items()]
     sentences += published.fatal
     if failed or over_budget:
-        sentences.append(
-            f"run it again, or retry this run, to compute only what is missing; {published.report}"
-        )
+        # Of a suite Prefect retries the whole alone, and of a run without a deployment nothing.
+        retried = ", or retry this run," if run.options.night == str(flow_run.id) else ""
+        sentences.append(f"run it again{retried} to compute only what is missing; {published.report}")
     if stopped is not None:
         sentences.append(stopped_sentence(stopped))
     return RunOutcome(ok=published.ok, summary="; ".join(sentences))

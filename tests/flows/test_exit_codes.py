@@ -83,6 +83,20 @@ def test_a_run_that_a_finding_fails_ends_its_night_and_is_not_tried_again(
     assert [*nights.glob("*.json")] == []
 
 
+def test_what_prefect_refuses_to_retry_does_not_ask_for_it(
+    evaluate: Evaluate, suite_night: Evaluate, tmp_path: Path
+) -> None:
+    """Of a suite it retries the whole alone, and of a run without a deployment nothing."""
+    mostly_unscored(tmp_path)
+    (tmp_path / "mine.py").write_text("def reward(responses, docs):\n    raise ValueError('no')\n")
+    (tmp_path / "suite.yaml").write_text(json.dumps({"name": "night", "benchmarks": ["rewarded.yaml"]}))
+    ran = suite_night(tmp_path / "suite.yaml")
+    (evaluation,) = ran.document["evaluations"]
+    assert "run it again to compute only what is missing" in evaluation["message"]
+    alone = evaluate(tmp_path / "rewarded.yaml", "--json", "--force")
+    assert "run it again to compute only what is missing" in alone.document["message"]
+
+
 def test_a_finding_of_level_error_is_a_failed_run_although_every_pair_has_a_number(
     evaluate: Evaluate, tmp_path: Path
 ) -> None:
