@@ -9,6 +9,7 @@ the record, and it serves as long as all of them are as they were.
 
 import inspect
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -36,7 +37,13 @@ from tasks.store.home import FileUnwritable
 from tasks.store.keys import Step, Unkeyed, digest
 from tasks.store.reasons import Observed, Reason, Subject, flat, keep_observed, keep_reason, read_observed
 from tasks.store.storage import RECORDS, ArtifactMissing, ArtifactRef, Store
-from tasks.usercode.sources import edited_since, entries_in, first_difference, observed_files
+from tasks.usercode.sources import (
+    edited_since,
+    entries_in,
+    first_difference,
+    named_edited_since,
+    observed_files,
+)
 from tasks.usercode.surroundings import file_sets_alarms
 
 P = ParamSpec("P")
@@ -101,10 +108,12 @@ def cached_task(
         @wraps(function)
         def make(*args: P.args, **kwargs: P.kwargs) -> R:
             arguments = signature.bind(*args, **kwargs).arguments
-            _refuse_edited(arguments)
+            _refuse_edited(arguments, edited_since)
+            began = time.monotonic()
             result = function(*args, **kwargs)
+            _refuse_edited(arguments, named_edited_since)
             # In the process that made it: what users' code read, another has not seen.
-            _keep_observed(stage, arguments["workspace"].key, arguments, result)
+            _keep_observed(stage, arguments["workspace"].key, arguments, result, began)
             return result
 
         @wraps(make)
@@ -234,11 +243,11 @@ def _users_files(arguments: Mapping[str, Any]) -> tuple[str, ...]:
     return entries_in(step.identity) if isinstance(step, Step) else ()
 
 
-def _refuse_edited(arguments: Mapping[str, Any]) -> None:
-    """Raises NightjarError where users' code is no longer what the step's key says: of the partitions of a
-    number some would be by the code of before, and others by that of now."""
+def _refuse_edited(arguments: Mapping[str, Any], edited: Callable[[Any], str | None]) -> None:
+    """Raises NightjarError where users' code, or a file that it names, is no longer what the step's key says:
+    of the partitions of a number some would be by the code of before, and others by that of now."""
     step = arguments.get("step")
-    if isinstance(step, Step) and (name := edited_since(step.identity)) is not None:
+    if isinstance(step, Step) and (name := edited(step.identity)) is not None:
         raise NightjarError(
             f"{name} was edited while the run was under way, or {os.uname().nodename} has another version of "
             "it, and its scores would come from both; run again, which computes only what differs"
@@ -251,11 +260,11 @@ def _sets_alarms(arguments: Mapping[str, Any]) -> bool:
     return any(file_sets_alarms(Path(file)) for file in users) and not arguments["workspace"].open().in_memory
 
 
-def _keep_observed(stage: str, key: str, arguments: Mapping[str, Any], result: Any) -> None:
-    """Keeps what users' code was seen to read for a result; of what can't be said nothing is kept, so that
-    the step is computed again."""
+def _keep_observed(stage: str, key: str, arguments: Mapping[str, Any], result: Any, began: float) -> None:
+    """Keeps what users' code was seen to read for a result since it ``began``; of what can't be said nothing
+    is kept, so that the step is computed again."""
     users = _users_files(arguments)
-    files = observed_files(users) if users else None
+    files = observed_files(users, began) if users else None
     if files is not None:
         keep_observed(arguments["workspace"].open(), f"{stage}-{key}", Observed(digest(result), files))
 

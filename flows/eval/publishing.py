@@ -383,6 +383,7 @@ def run_manifest(
         "dataset_digest": plan.load.identity["dataset"],
         "seeds": _seeds(run),
         "task_runs": run.task_runs(),
+        **({"edited": edited} if (edited := run.edited()) else {}),
         "artifacts": artifacts,
         "store": run.options.store,
         "output": run.options.output,

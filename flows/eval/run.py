@@ -8,7 +8,7 @@ all models of the evaluation are released.
 
 import os
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -40,8 +40,10 @@ from tasks.rows.predictions import FilterSetup
 from tasks.serving.launch import gpu_count, visible_gpus
 from tasks.serving.servers import end_leftovers, end_servers
 from tasks.store.keys import Answered, Step
-from tasks.store.reasons import read_reason
+from tasks.store.reasons import read_observed, read_reason
 from tasks.store.storage import Store
+from tasks.usercode.observed import EDITED
+from tasks.usercode.sources import entries_in
 
 Future = PrefectFuture[Any]
 
@@ -264,6 +266,20 @@ class Run(Graph):
         it, under which key, and why it was computed ("cached" if it was not)."""
         store = self.workspace.open()
         return [_described(entry, store) for entry in self.submitted]
+
+    def edited(self) -> list[dict[str, str]]:
+        """Files that users' code read in several states while the run's steps were computed: whose, and
+        which."""
+        found: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
+        for entry in self.submitted:
+            if entries_in(entry.step.identity) and finished(entry.future).is_completed():
+                ref = next(references(entry.future.result()))
+                observed = read_observed(self.workspace.open(), f"{entry.stage}-{ref.key}")
+                named = _names_of_setup(entry.step.setup) or {"step": entry.step.name}
+                for file, state in observed.files.items() if observed is not None else ():
+                    found[" × ".join(named.values()), file].add(state)
+        several = [names for names, states in found.items() if len(states) > 1 or EDITED in states]
+        return [{"of": of, "file": file} for of, file in several]
 
     def answered(self, role: str) -> list[tuple[str, Answered, bool]]:
         """Of each inference by models in a role ("model", "judge") that gave something: the model, what was

@@ -255,7 +255,7 @@ def _code(store: Store, name: str, was: Any, now: Any) -> str:
 
 
 def _is_digest(value: Any) -> bool:
-    return re.fullmatch(r"#?[0-9a-f]{8,}(\+[0-9a-f]+)*|no file", str(value)) is not None
+    return re.fullmatch(r"#?[0-9a-f]{8,}(\+[0-9a-f]+)*|no file|edited .*", str(value)) is not None
 
 
 def keep_files(store: Store, ingredients: Mapping[str, Any]) -> None:

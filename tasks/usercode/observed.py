@@ -20,6 +20,7 @@ import os
 import sys
 import tempfile
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache, partial, wraps
@@ -36,6 +37,8 @@ from tasks.usercode.files import file_of, is_installed, is_ours, library_of
 
 GONE: Final = "no file"
 """What stands for the digest of a file that is not there."""
+EDITED: Final = "edited while it was read"
+"""What stands for the digest of one that was read in several states."""
 
 State = tuple[int, int, int] | None
 """Time, size and inode of a file; None: it is not there."""
@@ -58,8 +61,12 @@ class _Seen:
         self.lock = threading.RLock()
         self.loaded: set[str] = set()
         self.reads: dict[str, dict[str, set[State]]] = defaultdict(dict)
+        self.forgotten: dict[str, tuple[float, dict[str, set[State]]]] = {}
+        """When what a file had read was last forgotten, and what: a function may run on meanwhile."""
         self.written: dict[str, frozenset[str]] = {}
         """Files that users' code has made, and whose code that was."""
+        self.databases: set[str] = set()
+        """Files of SQLite, which others than Python write."""
         self.named: set[str] = set()
         """Files of functions that configs name, wherever they lie: they count as users' files."""
         self.made: dict[int, tuple[CodeType, str]] = {}
@@ -149,20 +156,26 @@ def forget(files: Iterable[Path]) -> frozenset[Path]:
     code, _ = _read_by(files)
     with _seen.lock:
         for file in code:
-            _seen.reads.pop(file, None)
+            _seen.forgotten[file] = time.monotonic(), _seen.reads.pop(file, {})
             _seen.loaded.discard(file)
     return frozenset(map(Path, code))
 
 
-def read_files(entry: Path, reached: Iterable[Path]) -> dict[str, str]:
-    """All that the code of a function was seen to read, itself too, by path: a digest, or ``GONE``; and, with
-    a slash behind it, the working folder where names led from it. ``entry`` is its file, ``reached`` are
-    those that it is known to import. Raises Unknown."""
+def read_files(entry: Path, reached: Iterable[Path], since: float) -> dict[str, str]:
+    """All that the code of a function was seen to read, itself too, by path: a digest, ``GONE`` or
+    ``EDITED``; and, with a slash behind it, the working folder where names led from it. ``entry`` is its
+    file, ``reached`` are those that it is known to import; it began to run at ``since``, by the monotonic
+    clock. Raises Unknown."""
     code, reads = _read_by([entry, *reached])
+    with _seen.lock:
+        for at, forgotten in (_seen.forgotten[file] for file in code if file in _seen.forgotten):
+            for path, states in forgotten.items() if at > since else ():
+                reads.setdefault(path, set()).update(states)
     unseen = {file for name, (module, file) in _seen.before.items() if sys.modules.get(name) is module}
     if str(entry) not in _seen.loaded or _seen.lost or not unseen.isdisjoint(code):
         raise Unknown(f"{entry}, or what it imports, was loaded before anyone looked")
-    found = {path: _digest(path, states) for path, states in reads.items()}
+    own = {path for path, users in _seen.written.items() if not users.isdisjoint(code)} | _seen.databases
+    found = {path: _digest(path, states, path in own) for path, states in reads.items()}
     return {path: digest for path, digest in found.items() if digest is not None}
 
 
@@ -196,16 +209,19 @@ def digest_now(path: str) -> str:
         return GONE
 
 
-def _digest(path: str, states: set[State]) -> str | None:
-    """Of a file as it was read; None for one of the code's own that is gone by now. Raises Unknown."""
+def _digest(path: str, states: set[State], own: bool) -> str | None:
+    """Of a file as it was read; None for one of the code's own that is gone by now. Raises Unknown, also
+    where the code itself has changed it, or keeps something there (``own``)."""
     if UNTOLD in states:
         raise Unknown(f"{path} may be another file of that name")
     now = _state(path)
     passing = (os.path.join(tempfile.gettempdir(), ""), _MEMORY)
     if now is None and states != {None} and path.startswith(passing):
         return None
-    if states != {now}:
+    if states != {now} and own:
         raise Unknown(f"{path} changed while it was read")
+    if states != {now}:
+        return EDITED
     found = digest_now(path)
     if _state(path) != now:
         raise Unknown(f"{path} changes")
@@ -315,6 +331,7 @@ def _connected(arguments: tuple[Any, ...]) -> None:
     if name and (users := _users_running()):
         _note_folder(users, name)
         for file in (name, f"{name}-wal"):  # what was written last may stand there alone
+            _seen.databases.add(os.path.abspath(file))
             _note(users, os.path.abspath(file))
 
 
@@ -326,6 +343,14 @@ def _database_file(name: str) -> str:
     parts = urlsplit(name)
     file, mode = unquote(parts.path), dict(parse_qsl(parts.query)).get("mode")
     return file if mode in ("ro", "rw") or os.path.isfile(file) else ""
+
+
+def _renamed(arguments: tuple[Any, ...]) -> None:
+    """A file is put in place whole, as what is written beside it first."""
+    place = arguments[1]
+    if not isinstance(place, int) and (users := _users_running()):
+        name = os.path.abspath(os.fsdecode(place))
+        _seen.written[name] = users | _seen.written.get(name, frozenset())
 
 
 def _moved(arguments: tuple[Any, ...]) -> None:
@@ -379,6 +404,7 @@ _HANDLERS: Final[Mapping[str, Callable[[tuple[Any, ...]], None]]] = {
     "exec": _ran,
     "import": _imported,
     "os.chdir": _moved,
+    "os.rename": _renamed,
     "ctypes.dlopen": _linked,
     "sqlite3.connect": _connected,
 }

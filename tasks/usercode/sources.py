@@ -8,6 +8,7 @@ kept with digests, and the result serves as long as all of it is as it was.
 
 import functools
 import inspect
+import math
 import os
 import re
 import sys
@@ -15,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from metrics.errors import ConfigError
 from tasks.store.digests import kept_digest
@@ -27,6 +28,7 @@ from tasks.usercode.files import Reached, file_of, is_ours, library_of, reached_
 from tasks.usercode.load import PREFIX, Resolver, is_shared, resolver
 from tasks.usercode.observed import Unknown, digest_now, loaded_files, read_files, working_folder
 
+K = TypeVar("K")
 USED: Final = "used"
 """What stands for a name of a file: the file has a digest."""
 
@@ -41,6 +43,14 @@ class Sources(dict[str, str]):
     functions, where they lie on this machine: no part of a key."""
 
     entries: tuple[str, ...] = ()
+
+
+class NamedFiles(dict[str, str]):
+    """File that ``depends_on`` names, or that is in a folder which it names → its digest. ``names`` below
+    ``base_dir`` are no part of a key."""
+
+    names: tuple[str, ...] = ()
+    base_dir: str = ""
 
 
 def sources_of(*code: Callable[..., Any], resolve: Resolver | None = None) -> Sources:
@@ -210,40 +220,53 @@ def _of_library(name: str) -> dict[str, str]:
 
 def entries_in(identity: Any) -> tuple[str, ...]:
     """The files of all users' functions in a step's identity."""
-    return tuple(dict.fromkeys(entry for known in _sources_in(identity) for entry in known.entries))
+    return tuple(dict.fromkeys(entry for known in _within(identity, Sources) for entry in known.entries))
 
 
 def edited_since(identity: Any) -> str | None:
     """The first source of users' functions in a step's identity that is not as it was when the identity was
     made; None where all are. What is gone is told by who loads it."""
     with suppress(OSError):
-        for known in _sources_in(identity):
+        for known in _within(identity, Sources):
             now = _together([_from(Path(entry), ()) for entry in known.entries])
             for name, value in now.items():
                 if known.get(name, value) != value:
                     return name
+    return named_edited_since(identity)
+
+
+def named_edited_since(identity: Any) -> str | None:
+    """As ``edited_since``, of what ``depends_on`` names alone: this may be read at any time until a function
+    returns."""
+    with suppress(OSError, ConfigError):
+        for known in _within(identity, NamedFiles):
+            now = named_files(known.names, known.base_dir)
+            for name in {**known, **now}:
+                if known.get(name) != now.get(name):
+                    return name
     return None
 
 
-def _sources_in(value: Any) -> Iterator[Sources]:
-    if isinstance(value, Sources):
+def _within(value: Any, kind: type[K]) -> Iterator[K]:
+    if isinstance(value, kind):
         yield value
     elif isinstance(value, Mapping):
         for entry in value.values():
-            yield from _sources_in(entry)
+            yield from _within(entry, kind)
     elif isinstance(value, list | tuple):
         for entry in value:
-            yield from _sources_in(entry)
+            yield from _within(entry, kind)
 
 
-def observed_files(entries: Iterable[str]) -> dict[str, str] | None:
+def observed_files(entries: Iterable[str], since: float = math.inf) -> dict[str, str] | None:
     """What users' code in these files and behind them was seen to read in this process, by path; those below
-    the files' own folder relative to it. None where that can't be said."""
+    the files' own folder relative to it. None where that can't be said. The code has run since a time of the
+    monotonic clock; by default, it has ended."""
     paths = [Path(entry) for entry in entries]
     found: dict[str, str] = {}
     try:
         for path in paths:
-            found |= read_files(path, connected_files(path))
+            found |= read_files(path, connected_files(path), since)
     except (Unknown, OSError):
         return None
     return _labelled(found, _root(paths))
@@ -310,11 +333,12 @@ def _label(path: str, root: str) -> str:
     return os.path.relpath(path, root) if inside else path
 
 
-def named_files(names: Iterable[str], base_dir: str | Path) -> dict[str, str]:
+def named_files(names: Iterable[str], base_dir: str | Path) -> NamedFiles:
     """Digests of what ``depends_on`` names: files, and all files in folders. Raises ConfigError for what is
     not there."""
-    found: dict[str, str] = {}
-    for name in names:
+    found = NamedFiles()
+    found.names, found.base_dir = tuple(names), str(base_dir)
+    for name in found.names:
         place = named_path(base_dir, name)
         if not place.exists():
             raise ConfigError(f"depends_on: '{name}' is not there: expected a file or a folder at {place}")

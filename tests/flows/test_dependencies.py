@@ -446,6 +446,54 @@ def test_an_edit_while_a_run_is_under_way_fails_the_pair_until_it_is_run_again(
     assert (again.code, again.document["requests"]["sent"], again.value("f,none")) == (0, 0, 2)
 
 
+READS = """
+import subprocess
+from pathlib import Path
+LIST = Path(__file__).with_name("words.txt")
+def f(references, predictions):
+    if predictions == ["edit"]:
+        subprocess.run(["mv", LIST.with_name("next.txt"), LIST], stderr=subprocess.DEVNULL)
+    return float(LIST.read_text())
+"""
+
+
+@pytest.mark.parametrize("declared", [False, True])
+def test_a_list_that_is_edited_while_a_run_is_under_way_makes_no_number_in_silence(
+    evaluate: Callable[..., Any], tmp_path: Path, declared: bool
+) -> None:
+    """What ``depends_on`` names is in the key, and fails the pair; what was seen to be read may be anything
+    that changes, and is told."""
+    (tmp_path / "words.txt").write_text("1")
+    (tmp_path / "next.txt").write_text("2")
+    (tmp_path / "mine.py").write_text(READS)
+    rows = [{"question": said, "said": said} for said in ("x", "edit", "y")]
+    (tmp_path / "items.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    config = {
+        "name": "edited",
+        "dataset": "items.jsonl",
+        "prompt_template": "{{question}}",
+        "target": "x",
+        "models": [{"name": "recorded", "type": "replay", "config": {"field": "said"}}],
+        "metric_list": [{"metric": "mine.py:f"} | ({"depends_on": ["words.txt"]} if declared else {})],
+    }
+    path = tmp_path / "edited.yaml"
+    path.write_text(json.dumps(config))
+
+    def ran() -> tuple[Any, Any, list[str]]:
+        document = evaluate(path, "--json").document
+        (row,) = document["results"]
+        told = [one["message"] for one in document["diagnostics"] if one["kind"] == "file_edited"]
+        return row["value"], row["error"] if row["status"] == "failed" else None, told
+
+    value, error, told = ran()
+    assert "words.txt was edited while the run was under way" in (error if declared else told[0])
+    assert value == (None if declared else pytest.approx(5 / 3))
+    (tmp_path / "words.txt").write_text("3")
+    assert ran() == (3, None, [])
+    (tmp_path / "words.txt").write_text("1")  # as it was before: nothing of between is kept for it
+    assert ran() == (1, None, [])
+
+
 @dataclass(frozen=True)
 class Scored:
     """A call of a shape's function: what it gave, and what its score would hang on."""

@@ -45,6 +45,7 @@ class Diagnosis:
         findings += responses.absent_recordings(view.manifest)
         findings += responses.uncounted_replies(view.manifest)
         findings += responses.stopped_early(view.manifest)
+        findings += responses.edited_files(view.manifest)
         findings += answers.arena_findings(view.manifest)
         return tuple(chain.from_iterable(grouped(findings)))
 

@@ -359,6 +359,18 @@ def stopped_early(manifest: Mapping[str, Any]) -> Iterator[Diagnostic]:
         )
 
 
+def edited_files(manifest: Mapping[str, Any]) -> Iterator[Diagnostic]:
+    """Files that users' code read before and after an edit: its numbers are by both."""
+    for edited in manifest.get("edited", ()):
+        yield Diagnostic(
+            "file_edited",
+            "warning",
+            f"{edited['of']}: {edited['file']} was edited while the run was under way, and its numbers come "
+            "from both versions. Run again, which computes only what differs.",
+            1,
+        )
+
+
 class EmptyResponses(TallyCheck[str]):
     """Responses without any text."""
 

@@ -9,6 +9,7 @@ import shutil
 import sqlite3
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -337,14 +338,48 @@ def test_a_function_that_chooses_the_working_folder_runs_anywhere(
     assert set(found) == {"mine.py", "words.txt"}
 
 
-def test_a_file_that_changes_while_it_runs_can_not_be_known(tmp_path: Path) -> None:
+def test_a_file_that_changes_while_it_runs_is_as_it_was_never_again(tmp_path: Path) -> None:
     (tmp_path / "words.txt").write_text("one")
     write(tmp_path, mine=f"{READING}def metric(x): return (HERE / 'words.txt').read_text()\n")
     function = load_function("mine.py:metric", tmp_path)
     function("x")
     (tmp_path / "words.txt").write_text("changed")
     function("x")
-    assert observed_files(sources_of(function).entries) is None
+    entries = sources_of(function).entries
+    files = observed_files(entries)
+    assert files is not None
+    assert files["words.txt"] == observed.EDITED
+    assert first_difference(entries, files) == "words.txt"
+
+
+def test_what_was_read_before_another_loads_the_function_anew_is_not_forgotten(tmp_path: Path) -> None:
+    """Partitions of a run beside each other: the first one's scores are by both versions."""
+    (tmp_path / "words.txt").write_text("one")
+    write(tmp_path, mine=f"{READING}def metric(x): return (HERE / 'words.txt').read_text()\n")
+    began, first = time.monotonic(), load_function("mine.py:metric", tmp_path)
+    first("x")
+    (tmp_path / "words.txt").write_text("changed")
+    second = load_function("mine.py:metric", tmp_path)
+    first("x")
+    second("x")
+    entries = sources_of(second).entries
+    assert (observed_files(entries, began) or {})["words.txt"] == observed.EDITED
+    assert (observed_files(entries) or {})["words.txt"] != observed.EDITED
+
+
+@pytest.mark.parametrize(
+    "keeping",
+    [
+        "(HERE / 'kept.tmp').write_text(x); (HERE / 'kept.tmp').replace(HERE / 'kept.txt')",
+        "(HERE / 'kept.txt').write_text(x)",
+    ],
+)
+def test_what_the_code_keeps_for_itself_is_not_said_to_be_edited(tmp_path: Path, keeping: str) -> None:
+    (tmp_path / "kept.txt").write_text("before")
+    write(tmp_path, mine=f"{READING}def metric(x):\n    (HERE / 'kept.txt').read_text()\n    {keeping}\n")
+    function = load_function("mine.py:metric", tmp_path)
+    function("x")
+    assert observed.EDITED not in (observed_files(sources_of(function).entries) or {}).values()
 
 
 def test_a_module_that_was_loaded_unseen_can_not_be_known(tmp_path: Path) -> None:
