@@ -26,6 +26,7 @@ import asyncio
 import multiprocessing
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from copy import copy
 from functools import update_wrapper
@@ -48,7 +49,7 @@ from prefect.utilities.callables import ParameterSchema, parameter_schema
 from pydantic import TypeAdapter
 
 from tasks.processes.endings import interrupted
-from tasks.processes.workers import clear_away_quietly, exit_with_parent
+from tasks.processes.workers import clear_away_quietly, exit_with_parent, hold_interrupts
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -199,6 +200,8 @@ class LocalProcesses(ProcessPoolTaskRunner):
         told, self._stop = multiprocessing.get_context("spawn").Pipe(duplex=False)
         self._initializer, self._initargs = _begin, (told,)
         super().__enter__()
+        # These threads start the processes.
+        self._resolver_executor = ThreadPoolExecutor(self._max_workers, initializer=hold_interrupts)
         return self
 
     def stop_asking(self) -> None:

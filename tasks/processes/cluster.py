@@ -26,7 +26,16 @@ from distributed.comm.registry import backends
 
 from metrics.errors import ConfigError, NightjarError
 from tasks.processes.garbage import collect_rarely
-from tasks.processes.workers import WorkerDied, Workers, cores, import_stages, portable_call, reply_to, settle
+from tasks.processes.workers import (
+    WorkerDied,
+    Workers,
+    clear_away_quietly,
+    cores,
+    import_stages,
+    portable_call,
+    reply_to,
+    settle,
+)
 from tasks.store.fingerprint import whole_code
 
 OpenClient = Callable[[], AbstractContextManager[Any]]
@@ -88,6 +97,7 @@ def _check_address(address: str) -> None:
 def _local_cluster() -> Any:
     # With certificates of its own: anyone who reaches a scheduler without can run code as this user.
     own: dict[str, Any] = {"security": True, "dashboard_address": "127.0.0.1:0"}
+    clear_away_quietly()
     with dask.config.set(_UNWATCHED):
         return LocalCluster(n_workers=cores(), threads_per_worker=1, **own)  # type: ignore[no-untyped-call]
 

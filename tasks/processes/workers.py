@@ -205,7 +205,6 @@ def prepare(count: int) -> None:
         _shared.fork(count)
     else:
         _context()
-        forkserver.ensure_running()
 
 
 def may_fork() -> bool:
@@ -275,6 +274,11 @@ def _context() -> multiprocessing.context.ForkServerContext:
     clear_away_quietly()
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(STAGES))
+    before = hold_interrupts()
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return context
 
 
@@ -294,9 +298,16 @@ def _begin(environment: Mapping[str, str], path: Sequence[str], folder: str) -> 
     collect_rarely()
 
 
+def hold_interrupts() -> set[signal.Signals]:
+    """Has Ctrl-C wait for processes that this thread starts from now on: in the middle of their imports it
+    leaves a traceback. Returns what waited before; ``exit_with_parent`` ends it in the process."""
+    return signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # type: ignore[return-value]
+
+
 def exit_with_parent() -> None:
     """Has this process end with the run's, and leave Ctrl-C to it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     threading.Thread(target=_end_with_the_run, daemon=True).start()
 
 

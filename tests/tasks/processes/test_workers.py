@@ -197,6 +197,33 @@ def test_a_run_that_is_ended_at_once_leaves_no_warning_of_what_its_processes_sha
     assert (ran.returncode, ran.stderr) == (130, "")
 
 
+BEGINNING = """
+import os, signal
+from multiprocessing import forkserver
+from tasks.prefect_adapter import LocalProcesses
+from tasks.processes import workers
+
+workers.STAGES = ("pandas",)
+workers._context()
+os.kill(forkserver._forkserver._forkserver_pid, signal.SIGINT)
+workers.Workers(2).compute(os.getpid)
+with LocalProcesses(max_workers=1) as runner:
+    begun = runner._resolver_executor.submit(runner._executor.submit, os.getpid).result()
+    for process in runner._executor._processes:
+        os.kill(process, signal.SIGINT)
+    begun.result()
+"""
+
+
+def test_ctrl_c_leaves_no_traceback_of_processes_that_are_about_to_begin() -> None:
+    """A terminal tells all of them: in the middle of their imports, before they leave it to the run."""
+    ran = subprocess.run(
+        [sys.executable, "-c", BEGINNING], cwd=PROJECT, capture_output=True, text=True, timeout=120,
+        check=False,
+    )  # fmt: skip
+    assert (ran.returncode, ran.stderr) == (0, "")
+
+
 FORKED = """
 import os, sys, warnings
 from tasks.processes import workers
