@@ -345,11 +345,37 @@ def prefect(
     A test that is about one database, or quick enough for ``make test-services`` on both, says so by
     ``@pytest.mark.parametrize("prefect", [...], indirect=True)``.
     """
+    with server_on(request.param, tmp_path, migrated_database) as server:
+        yield server
+
+
+@contextmanager
+def server_on(database: str, folder: Path, migrated: MigratedDatabase) -> Iterator[Prefect]:
+    """A server of the block's own."""
     with ExitStack() as stack:
-        database = stack.enter_context(postgresql()) if request.param == "postgresql" else None
-        server = Prefect(tmp_path, free_port(), migrated_database, database)
+        address = stack.enter_context(postgresql()) if database == "postgresql" else None
+        server = Prefect(folder, free_port(), migrated, address)
         stack.callback(server.stop)
         yield server.start()
+
+
+@dataclass(frozen=True)
+class Shared:
+    """The session's server, for tests that do nothing to it."""
+
+    env: Mapping[str, str]
+
+
+@pytest.fixture(params=["of the session", pytest.param("postgresql", marks=pytest.mark.nights)])
+def server(
+    request: pytest.FixtureRequest, tmp_path: Path, migrated_database: MigratedDatabase
+) -> Iterator[Prefect | Shared]:
+    """A server that evaluations are told to; ``make test-nights`` has one on PostgreSQL."""
+    if request.param != "postgresql":
+        yield Shared({"NIGHTJAR_HOME": str(request.getfixturevalue("home"))})
+        return
+    with server_on(request.param, tmp_path, migrated_database) as own:
+        yield own
 
 
 @pytest.fixture(scope="module")

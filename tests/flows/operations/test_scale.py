@@ -138,15 +138,15 @@ def _bucket(env: dict[str, str]) -> bool:
 @pytest.mark.services
 @pytest.mark.parametrize("cluster", ["dask", "queue"])
 def test_dask_gives_the_same_numbers_with_work_on_both_workers(
-    prefect: Any, demo: Callable[..., Any], traced: Callable[[str], Path], tmp_path: Path,
+    server: Any, demo: Callable[..., Any], traced: Callable[[str], Path], tmp_path: Path,
     cluster: str, request: pytest.FixtureRequest,
 ) -> None:  # fmt: skip
     path = traced(demo().base_url)
-    evaluate(prefect, path, "--output", str(tmp_path / "here"), "--store", str(tmp_path / "store-here"))
+    evaluate(server, path, "--output", str(tmp_path / "here"), "--store", str(tmp_path / "store-here"))
     for mark in path.parent.glob("ran-*"):
         mark.unlink()
     document = evaluate(
-        prefect, path, "--output", str(tmp_path / "there"), "--store", str(tmp_path / "store-there"),
+        server, path, "--output", str(tmp_path / "there"), "--store", str(tmp_path / "store-there"),
         "--task-runner", f"dask:{request.getfixturevalue(cluster)}",
     )  # fmt: skip
     assert document["requests"]["sent"] == 40
@@ -267,7 +267,7 @@ def _digests(output: Path) -> dict[str, list[str]]:
 
 @pytest.mark.services
 def test_a_store_on_s3_gives_the_same_numbers_and_serves_the_next_run(
-    prefect: Any,
+    server: Any,
     demo: Callable[..., Any],
     traced: Callable[[str], Path],
     s3: dict[str, str],
@@ -276,10 +276,10 @@ def test_a_store_on_s3_gives_the_same_numbers_and_serves_the_next_run(
     endpoint = demo()
     path = traced(endpoint.base_url)
     store = "s3://nightjar/store"
-    evaluate(prefect, path, "--output", str(tmp_path / "local"), "--store", str(tmp_path / "store-local"))
-    first = evaluate(prefect, path, "--output", str(tmp_path / "s3"), "--store", store, **s3)
+    evaluate(server, path, "--output", str(tmp_path / "local"), "--store", str(tmp_path / "store-local"))
+    first = evaluate(server, path, "--output", str(tmp_path / "s3"), "--store", store, **s3)
     assert values(tmp_path / "s3") == values(tmp_path / "local")
-    again = evaluate(prefect, path, "--output", str(tmp_path / "again"), "--store", store, **s3)
+    again = evaluate(server, path, "--output", str(tmp_path / "again"), "--store", store, **s3)
     assert again["requests"]["sent"] == 0
     assert not any(counts["computed"] for counts in again["steps"].values())
     assert endpoint.stats()["received"] == 80
