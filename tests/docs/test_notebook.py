@@ -6,6 +6,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -37,7 +38,8 @@ with serving():
 
 
 @pytest.mark.services
-def test_page_runs_from_top_to_bottom(tmp_path: Path) -> None:
+def test_page_runs_from_top_to_bottom(tmp_path: Path, migrated_database: Any) -> None:
+    migrated_database.lend(tmp_path / "home" / "server")
     page = ROOT / "docs" / "notebook.md"
     environment = {**os.environ, "NIGHTJAR_HOME": str(tmp_path / "home"), "PYTHONPATH": str(ROOT)}
     for name in ("PREFECT_API_URL", "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL"):

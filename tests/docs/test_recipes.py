@@ -46,7 +46,8 @@ def test_the_table_of_commands_names_tests_that_are_there_and_no_command_that_is
 
 
 @pytest.mark.services
-def test_the_recipes_run_as_they_are_printed(tmp_path: Path) -> None:
+def test_the_recipes_run_as_they_are_printed(tmp_path: Path, migrated_database: Any) -> None:
+    migrated_database.lend(tmp_path / "home" / "server")
     environment = {**os.environ, "NIGHTJAR_HOME": str(tmp_path / "home"), "PYTHONPATH": str(ROOT)}
     for name in ("PREFECT_API_URL", "NIGHTJAR_RESULTS", "NIGHTJAR_STORE"):
         environment.pop(name, None)

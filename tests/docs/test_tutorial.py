@@ -6,6 +6,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,7 +24,8 @@ def test_it_takes_ten_commands_at_most() -> None:
 
 
 @pytest.mark.services
-def test_a_reader_of_the_tutorial_gets_to_a_gated_night(tmp_path: Path) -> None:
+def test_a_reader_of_the_tutorial_gets_to_a_gated_night(tmp_path: Path, migrated_database: Any) -> None:
+    migrated_database.lend(tmp_path / "home" / "server")
     (table,) = (text for language, text in BLOCKS if language == "csv")
     (tmp_path / "my_questions.csv").write_text(table, encoding="utf-8")
     environment = {**os.environ, "NIGHTJAR_HOME": str(tmp_path / "home"), "PYTHONPATH": str(ROOT)}
