@@ -26,6 +26,7 @@ def home(recording_home: Path) -> Path:
     return recording_home
 
 
+@pytest.mark.services
 def test_names_of_runs_are_in_the_characters_that_prefects_graph_draws(
     evaluate: Evaluate, prefect_api: Callable[..., Any]
 ) -> None:
