@@ -113,11 +113,6 @@ class PairPower:
         return asdict(self)
 
 
-def count_items(config: EvalConfig, limit: int | None = None) -> int:
-    """Items of the dataset, ``limit`` at most."""
-    return sum(1 for _ in islice(open_benchmark(benchmark_fields(config)).items(), limit))
-
-
 def pair_powers(config: EvalConfig, history: "History", asked: Asked) -> list[PairPower]:
     """Every pair whose number is a mean of items, on every model; others have no spread an item."""
     return [
@@ -468,7 +463,8 @@ def power_command(
     configs = load_configs(config, tuple(overrides or ()))
     history = History(place, () if differ is not None else [loaded.name for loaded in configs])
     for loaded in configs:
-        asked = Asked(count_items(loaded, limit), margin, alpha, power, differ)
+        items = islice(open_benchmark(benchmark_fields(loaded)).items(), limit)
+        asked = Asked(sum(1 for _ in items), margin, alpha, power, differ)
         pairs = pair_powers(loaded, history, asked)
         documents.append(
             {

@@ -245,10 +245,7 @@ class Watch:
 
 def _ping(view: View) -> None:
     """Tells the outside switches that the suites name that somebody watches."""
-    for address in dict.fromkeys(_pings(suites_of(view))):
+    watched = (entry.suite.watch for entry in suites_of(view))
+    for address in dict.fromkeys(one.ping_url for one in watched if one is not None):
         with urllib.request.urlopen(address, timeout=10):
             pass
-
-
-def _pings(suites: Iterable[WatchedSuite]) -> Iterable[str]:
-    return (entry.suite.watch.ping_url for entry in suites if entry.suite.watch is not None)

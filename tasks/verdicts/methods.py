@@ -248,7 +248,8 @@ def _any_truth(name: str, judge: Judge, response: str | None, truths: Sequence[A
     compared. Those that can't are left out, whatever the response is: else right answers alone would count.
     """
     if response is None or not truths:
-        return _nothing_to_compare(name, response)
+        lacking = "the response has no text to compare" if response is None else NO_TRUTH
+        return Verdict(name, error=lacking)
     first: Verdict | None = None
     reason: str | None = None
     for truth in truths:
@@ -265,10 +266,6 @@ def _any_truth(name: str, judge: Judge, response: str | None, truths: Sequence[A
             return verdict
         first = first or verdict
     return first or Verdict(name, error=reason)
-
-
-def _nothing_to_compare(name: str, response: str | None) -> Verdict:
-    return Verdict(name, error="the response has no text to compare" if response is None else NO_TRUTH)
 
 
 _GIVEN = ("response", "ground_truth", "inference_result")

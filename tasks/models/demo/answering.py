@@ -563,16 +563,13 @@ def respond(prompt: str, draw: Draw, error_rate: float) -> str:
         return "I can't work this out from what is said."
     wrong = draw.uniform(question, "wrong") < error_rate
     slip = draw.uniform(question, "slip") < SLIP_RATE
-    return _worked(solution, _offset(question, draw) if wrong else 0, slip)
+    offset = 1 + int(draw.uniform(question, "offset") * 9) if wrong else 0
+    return _worked(solution, offset, slip)
 
 
 def last_question(prompt: str) -> str:
     """The question asked last, without few-shot examples before it and the answer's label after it."""
     return _answer.split(_question.split(prompt)[-1])[0].strip()
-
-
-def _offset(question: str, draw: Draw) -> int:
-    return 1 + int(draw.uniform(question, "offset") * 9)
 
 
 def _worked(solution: Solution, offset: int, slip: bool) -> str:

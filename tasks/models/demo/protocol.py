@@ -143,12 +143,10 @@ def first_token_logprobs(prompt: str, text: str, alternatives: int) -> dict[str,
     logs = log_distribution(context[-ORDER:])
     best = np.argsort(-logs, kind="stable")[:alternatives].tolist()
     token = text.encode()[0] if text else best[0]
-    entries = [_alternative(each, float(logs[each])) for each in (token, *best)]
+    entries = [
+        {"token": _token_text(each), "logprob": float(logs[each]), "bytes": [each]} for each in (token, *best)
+    ]
     return {"content": [{**entries[0], "top_logprobs": entries[1:]}]}
-
-
-def _alternative(token: int, value: float) -> dict[str, Any]:
-    return {"token": _token_text(token), "logprob": value, "bytes": [token]}
 
 
 def greedy_token(tokens: list[int]) -> tuple[int, float]:

@@ -268,7 +268,8 @@ async def _tried(transport: Transport, likelihood: Likelihood) -> EchoMode:
     request = Request(b"", "loglikelihood", KNOWN, LAST)
     mode, tokenizer = likelihood.mode, likelihood.tokenizer
     as_text = tokenizer is not None and not mode.ids
-    if tokenizer is not None and as_text and not _gives_back(tokenizer, KNOWN + LAST):
+    text = KNOWN + LAST
+    if tokenizer is not None and as_text and tokenizer.decode(tokenizer.encode(text)).strip() != text:
         raise BadRequest("the tokenizer: does not give back a text that it was given")
     (call,) = likelihood.calls([request])
     reply = await _sent(transport, call)
@@ -278,7 +279,7 @@ async def _tried(transport: Transport, likelihood: Likelihood) -> EchoMode:
         raise BadRequest(str(answer.error))
     if tokenizer is None or not as_text:
         return mode
-    begun = len(listed) - mode.listed - len(tokenizer.encode(KNOWN + LAST))
+    begun = len(listed) - mode.listed - len(tokenizer.encode(text))
     # One too few, and nothing before the first: then it is the generated token that is not listed.
     return replace(mode, begun=0 if begun < 0 and listed[0] is None else begun)
 
@@ -343,10 +344,6 @@ async def _sent(transport: Transport, call: Call) -> Reply:
                 raise
             await asyncio.sleep(pause)
     return await transport.send(call, timeout=PROBE_SECONDS)
-
-
-def _gives_back(tokenizer: Tokenizer, text: str) -> bool:
-    return tokenizer.decode(tokenizer.encode(text)).strip() == text
 
 
 def _listed(body: Mapping[str, Any], mode: EchoMode) -> Sequence[float | None]:

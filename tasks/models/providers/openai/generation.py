@@ -378,8 +378,9 @@ class Completions(Generation):
         sent = params.sent()
         if sent.pop("logprobs", None):
             sent["logprobs"] = sent.pop("top_logprobs", 1)
-        if self.end is not None:
-            sent["stop"] = _with_end(sent.get("stop", ()), self.end)
+        # As lm-evaluation-harness asks: some servers know the end only as a text.
+        if self.end is not None and self.end not in sent.get("stop", ()):
+            sent["stop"] = [*sent.get("stop", ()), self.end]
         return sent
 
     def call(self, request: Request, body: Mapping[str, Any]) -> Call:
@@ -411,13 +412,6 @@ def thought_tokens(said: ParsedChoice, completion_tokens: int | None) -> int | N
         return None
     thought, answer = len(said.thought), len(said.text or "")
     return round(completion_tokens * thought / (thought + answer)) if thought else 0
-
-
-def _with_end(stops: Sequence[str], end: str) -> list[str]:
-    """The stop sequences and the tokenizer's end, as lm-evaluation-harness asks: some servers know the end
-    only as a text.
-    """
-    return [*stops, *([] if end in stops else [end])]
 
 
 def _as_text(request: Request) -> str:
