@@ -12,7 +12,7 @@ import re
 import sys
 from pathlib import Path
 from string import Template
-from typing import Any
+from typing import Any, NoReturn
 
 import yaml
 from prefect import get_client
@@ -21,7 +21,8 @@ from prefect.blocks.webhook import Webhook
 from prefect.exceptions import ObjectNotFound
 from pydantic import SecretStr
 
-from tasks.secrets import WEBHOOK, WEBHOOK_BLOCK
+from metrics.errors import ConfigError
+from tasks.secrets import WEBHOOK, WEBHOOK_BLOCK, webhook_set
 
 FILE = Path(__file__).with_name("automations.yaml")
 PREFIX = "nightjar-"
@@ -77,14 +78,18 @@ async def create(address: str | None) -> list[str]:
     return [automation["name"] for automation in wanted]
 
 
-def refuse(reason: str) -> None:
+def refuse(reason: str) -> NoReturn:
     print(reason, file=sys.stderr)
     raise SystemExit(2)
 
 
 def main() -> None:
     """Says what was created, or that nobody is told."""
-    created = asyncio.run(create(os.environ.get(WEBHOOK)))
+    try:
+        address = webhook_set()
+    except ConfigError as error:
+        refuse(str(error))
+    created = asyncio.run(create(address))
     for name in created:
         print(f"automation {name}")
     if not created:

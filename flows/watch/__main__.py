@@ -61,7 +61,7 @@ def watch_command(
     from flows.server.view import View
     from flows.watch.look import Times
     from flows.watch.watch import Watch, say
-    from tasks.secrets import webhook_address
+    from tasks.secrets import webhook_address, webhook_set
     from tasks.store.home import home
 
     def patient(path: str, body: Any = None) -> Any:
@@ -73,6 +73,7 @@ def watch_command(
         except (httpx.HTTPError, PrefectException) as error:
             raise ConnectionError(f"where notifications go is not known now: {error}") from error
 
+    webhook_set()  # what is none is refused now, and not when there is something to tell
     watch = Watch(
         Times.from_environment(), Memory.load(), address, home() / "server" / "dlq", stands_by=not once
     )

@@ -22,6 +22,7 @@ from tasks.sandboxes.filter import UnknownMachineError, system_call_filter
 from tasks.sandboxes.groups import group_for_programs
 from tasks.sandboxes.interpreters import OWN_ENVIRONMENT, Interpreter
 from tasks.sandboxes.judge import BEGUN, INODES_PER_MB, TICK, rlimits
+from tasks.store.home import variable
 
 LIBRARIES: Final = ("/usr/lib", "/usr/lib64", "/usr/lib32", "/usr/libx32")
 TIME_ZONES: Final = "/usr/share/zoneinfo"
@@ -221,7 +222,7 @@ class Container:
             command += ["--env", f"{key}={value}"]
         held = json.dumps(rlimits(limits.model_dump()))
         launcher = LAUNCHER.format(limits=held, size=len(text), begun=BEGUN)
-        image = os.environ.get("NIGHTJAR_SANDBOX_IMAGE", IMAGE)
+        image = variable("NIGHTJAR_SANDBOX_IMAGE") or IMAGE
         command += ["--entrypoint", "python3", image, "-I", "-S", "-c", launcher]
         return Invocation(command, {"before_stdin": text}, stop=[self.name, "rm", "--force", name])
 

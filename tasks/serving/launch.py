@@ -36,6 +36,7 @@ from tasks.serving.weights import (
     weights_bytes,
     weights_of,
 )
+from tasks.store.home import variable
 from tasks.store.keys import digest
 from tasks.store.machine import process_space
 
@@ -274,7 +275,7 @@ def _is_secret(name: str) -> bool:
 
 def interpreter(serve: ServeConfig) -> str:
     """The interpreter that Python servers run in."""
-    return serve.python or os.environ.get("NIGHTJAR_SERVE_PYTHON") or sys.executable
+    return serve.python or variable("NIGHTJAR_SERVE_PYTHON") or sys.executable
 
 
 @lru_cache(maxsize=32)
@@ -492,8 +493,8 @@ def _contained(launch: Launch, identifier: str, command: list[str]) -> tuple[lis
         is_podman = Path(runtime).name == "podman"  # which takes one name each
         each = [word for n in range(launch.gpus) for word in ("--device", f"nvidia.com/gpu={{device{n}}}")]
         words += each if is_podman else ["--gpus", '"device={devices}"']
-    for variable in launch.serve.env:
-        words += ["--env", variable]
+    for name in launch.serve.env:
+        words += ["--env", name]
     words += ["--entrypoint", command[0], str(launch.serve.container), *command[1:]]
     return words, [runtime, "kill", name]
 

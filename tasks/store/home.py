@@ -21,9 +21,14 @@ from metrics.errors import ConfigError, NightjarError
 PROJECT = Path(__file__).resolve().parents[2]
 
 
+def variable(name: str) -> str:
+    """What an environment variable says, without the white space around it; empty where it says nothing."""
+    return os.environ.get(name, "").strip()
+
+
 def home() -> Path:
     """``NIGHTJAR_HOME``, else ``.nightjar`` in the checkout."""
-    return Path(os.environ.get("NIGHTJAR_HOME") or PROJECT / ".nightjar").resolve()
+    return named_path("", variable("NIGHTJAR_HOME") or str(PROJECT / ".nightjar")).resolve()
 
 
 def named_path(folder: str | Path, name: str) -> Path:
@@ -36,20 +41,18 @@ def named_path(folder: str | Path, name: str) -> Path:
 
 def default_store() -> str:
     """URI of the store where none is named: ``NIGHTJAR_STORE``, else the project's own."""
-    return os.environ.get("NIGHTJAR_STORE") or str(home() / "store")
+    return variable("NIGHTJAR_STORE") or str(home() / "store")
 
 
-def number_set(variable: str, usual: float) -> float:
+def number_set(name: str, usual: float) -> float:
     """The finite number above 0 that an environment variable says, else the usual one; raises ConfigError."""
-    text = os.environ.get(variable) or str(usual)
+    text = os.environ.get(name) or str(usual)
     try:
         number = float(text)
     except ValueError:
         number = math.nan
     if not 0 < number < math.inf:
-        raise ConfigError(
-            f"{variable}: expected a finite number above 0, got '{text}'; correct it, or unset it"
-        )
+        raise ConfigError(f"{name}: expected a finite number above 0, got '{text}'; correct it, or unset it")
     return number
 
 
@@ -78,7 +81,7 @@ def _missing(path: Path) -> list[Path]:
 def results_folder() -> Path:
     """Where runs that name no output folder put theirs: ``NIGHTJAR_RESULTS``, else ``results`` in the working
     folder."""
-    return Path(os.environ.get("NIGHTJAR_RESULTS") or "results")
+    return named_path("", variable("NIGHTJAR_RESULTS") or "results")
 
 
 def folder_within(root: Path, path: Path) -> Path:

@@ -35,7 +35,7 @@ from typing import Any, Final
 
 from metrics.errors import ConfigError, interrupts, named, users_code
 from tasks.store.digests import kept_digest
-from tasks.store.home import PROJECT, named_path, private_folder
+from tasks.store.home import PROJECT, named_path, private_folder, variable
 from tasks.usercode import observed
 from tasks.usercode.evaluate import importing
 from tasks.usercode.files import file_of, has_module, imported_files, library_of, module_place
@@ -148,10 +148,10 @@ def _own_group(gid: int) -> bool:
 
 
 def _trusted() -> list[Path]:
-    listed = [Path(entry) for entry in os.environ.get("NIGHTJAR_TRUST", "").split(os.pathsep) if entry]
+    listed = [entry.strip() for entry in variable("NIGHTJAR_TRUST").split(os.pathsep)]
     with suppress(OSError):
-        listed += [Path(line) for line in _list().read_text(encoding="utf-8").splitlines() if line]
-    return [entry.expanduser().resolve() for entry in listed]
+        listed += _list().read_text(encoding="utf-8").splitlines()
+    return [named_path("", entry).resolve() for entry in listed if entry]
 
 
 def _remember(place: Path) -> None:
@@ -162,7 +162,7 @@ def _remember(place: Path) -> None:
 
 
 def _list() -> Path:
-    settings = Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser()
+    settings = named_path("", os.environ.get("XDG_CONFIG_HOME") or "~/.config")
     return settings / "nightjar" / "trusted"
 
 
