@@ -153,7 +153,7 @@ def _flow_on(name: str) -> Flow[..., Coroutine[Any, Any, Any]]:
 def check_run(config: EvalConfig, options: RunOptions, session: SessionOptions) -> Plan:
     """Checks output folder, store, dataset, endpoints and keys of a run, and tries its pairs on the first
     item; raises NightjarError."""
-    for reason in _unwritable("--output", Path(str(options.output))):
+    for reason in _unwritable(OUTPUT, Path(str(options.output))):
         raise ConfigError(reason)
     decided = settled_models(config_for_phase(config, options))
     kept_outputs(decided, Path(str(options.output)))
@@ -212,7 +212,7 @@ def forecast_document(
     store.check_readable()
     unanswerable = _check_dataset(plan, complete, overrides).missing
     found = forecast(plan, workspace(complete))
-    refused = [*_unwritable("--output", Path(str(complete.output)))]
+    refused = [*_unwritable(OUTPUT, Path(str(complete.output)))]
     refused += _unwritable("--store", Path(store.root)) if store.local else ()
     lacking = found.unanswered(plan)
     for check in (
@@ -494,6 +494,10 @@ def _document_of(evaluation: Evaluation, state: State[Any]) -> dict[str, Any]:
         if evaluation.manifest.get("flow_run_id") == str(state.state_details.flow_run_id):
             return evaluation.document() | ended
     return {"results": [], "output": evaluation.output} | ended
+
+
+OUTPUT: Final = "--output, else NIGHTJAR_RESULTS:"
+"""Where a run's folder comes from, for messages."""
 
 
 def _unwritable(option: str, folder: Path) -> Iterator[str]:

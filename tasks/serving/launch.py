@@ -319,6 +319,8 @@ def check_launch(launch: Launch) -> None:
         _runtime(who)
     elif shutil.which(command[0]) is None:
         remedy = f"; install it: {preset.install}" if preset is not None else ""
+        if command[0] == interpreter(serve):
+            remedy = " (serve.python, else NIGHTJAR_SERVE_PYTHON)"
         raise ConfigError(f"{who}: serve: there is no program {command[0]}{remedy}")
     elif preset is not None and preset.packages:
         _check_packages(who, preset, interpreter(serve), adapter=launch.weights.adapter is not None)

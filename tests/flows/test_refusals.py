@@ -105,7 +105,9 @@ def test_reduction_that_needs_more_repeats_than_there_are(refuse: Refuse) -> Non
 
 def test_output_that_cannot_be_written(refuse: Refuse, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    assert "can't be written" in refuse(GOOD, "--output", str(tmp_path / "file" / "out"))
+    place = tmp_path / "file" / "out"
+    said = refuse(GOOD, "--output", str(place))
+    assert f"--output, else NIGHTJAR_RESULTS: {place}: can't be written" in said
 
 
 def test_endpoint_that_is_not_there(refuse: Refuse) -> None:

@@ -421,7 +421,7 @@ def test_a_server_is_given_few_variables_and_no_key(weights: Path, monkeypatch: 
         ({"command": ["no-such-server", "{port}"]}, "there is no program no-such-server"),
         (
             {"command": None, "preset": "vllm", "python": "/nowhere/python"},
-            "there is no program /nowhere/python",
+            "there is no program /nowhere/python .serve.python, else NIGHTJAR_SERVE_PYTHON.",
         ),
         ({"command": None, "preset": "vllm", "python": sys.executable}, "vllm is not installed for"),
         ({"command": None, "preset": "llama.cpp"}, "expected one .gguf file, found 0"),
