@@ -182,12 +182,24 @@ class Cluster(AbstractContextManager["Cluster"]):
         except NightjarError:
             raise
         except Exception as error:  # whatever Dask makes of an address
-            said = f"--task-runner {self._named}: {str(error) or type(error).__name__}"
-            raise ConfigError(
-                f"{said}; its scheduler and workers need this project and its extra dask"
-            ) from error
+            if self._named == "dask":  # started here, it has what this process has
+                said, hint = ": ".join(dict.fromkeys((_said(error), _said(_first_cause(error))))), ""
+            else:
+                said, hint = _said(error), "; its scheduler and workers need this project and its extra dask"
+            raise ConfigError(f"--task-runner {self._named}: {said}{hint}") from error
         whole_code()  # beside what the run begins with
         return client
+
+
+def _first_cause(error: BaseException) -> BaseException:
+    """What is behind Dask's words: of whatever ends a worker it says that its nanny failed to start."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error
+
+
+def _said(error: BaseException) -> str:
+    return str(error).rstrip(".") or type(error).__name__
 
 
 class Imported(WorkerPlugin):

@@ -190,6 +190,17 @@ def test_a_cluster_that_is_not_there_is_told_where_it_is_wanted() -> None:
         cluster.ClusterWorkers(opened, Path()).start()
 
 
+def test_workers_here_that_do_not_start_are_told_with_what_ended_them() -> None:
+    @contextmanager
+    def nowhere() -> Iterator[Any]:
+        raise RuntimeError("Nanny failed to start.") from ModuleNotFoundError("No module named 'mine'")
+        yield
+
+    with cluster.Cluster(nowhere) as opened, pytest.raises(ConfigError) as refused:
+        opened.wait()
+    assert str(refused.value) == "--task-runner dask: Nanny failed to start: No module named 'mine'"
+
+
 @pytest.mark.parametrize(
     "address",
     [
