@@ -270,15 +270,21 @@ class Run(Graph):
     def edited(self) -> list[dict[str, str]]:
         """Files that users' code read in several states while the run's steps were computed: whose, and
         which."""
-        found: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
+        by_users: defaultdict[str, list[Submitted]] = defaultdict(list)
         for entry in self.submitted:
             if entries_in(entry.step.identity) and finished(entry.future).is_completed():
+                named = _names_of_setup(entry.step.setup) or {"step": entry.step.name}
+                by_users[" × ".join(named.values())].append(entry)
+        found: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
+        for names, entries in by_users.items():
+            if all(self.is_cached(entry.future) for entry in entries):
+                continue  # whatever is served was looked at
+            for entry in entries:
                 ref = next(references(entry.future.result()))
                 observed = read_observed(self.workspace.open(), f"{entry.stage}-{ref.key}")
-                named = _names_of_setup(entry.step.setup) or {"step": entry.step.name}
                 for file, state in observed.files.items() if observed is not None else ():
-                    found[" × ".join(named.values()), file].add(state)
-        several = [names for names, states in found.items() if len(states) > 1 or EDITED in states]
+                    found[names, file].add(state)
+        several = [place for place, states in found.items() if len(states) > 1 or EDITED in states]
         return [{"of": of, "file": file} for of, file in several]
 
     def answered(self, role: str) -> list[tuple[str, Answered, bool]]:
