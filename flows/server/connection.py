@@ -13,6 +13,7 @@ client, which tries again for a minute: a process that ends, or only wants to lo
 import fcntl
 import json
 import os
+import re
 import secrets
 import shlex
 import signal
@@ -32,10 +33,11 @@ from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 from urllib.parse import urlencode, urlsplit
 
 from flows.server.boundary import HOST, authorization, credential, known_credential, proof, server_folder
+from metrics.config import WEB
 from metrics.errors import NightjarError
 from tasks.reporting.progress import in_notebook
 from tasks.store.beside import beating
-from tasks.store.home import PROJECT, home, whole_file
+from tasks.store.home import PROJECT, home, variable, whole_file
 from tasks.store.machine import has_variable, processes_with
 
 if TYPE_CHECKING:
@@ -179,7 +181,10 @@ def _wait_until_it_answers(server: Server, process: "subprocess.Popen[bytes]", l
 
 
 def _environment(folder: Path, port: int) -> dict[str, str]:
-    """Of the server's process: what it is told, and nothing of what a client would be."""
+    """Of the server's process: what it is told, and nothing of what a client would be. Raises ServerError for
+    an address of the UI that is none: no request would pass by it."""
+    if (ui := variable("PREFECT_UI_URL")) and not re.match(WEB, ui):
+        raise ServerError(f"PREFECT_UI_URL: expected an address such as https://host, got '{ui}'; correct it")
     client_only = ("PREFECT_API_URL", "PREFECT_API_AUTH_STRING", "PREFECT_API_KEY", "PREFECT_PROFILE")
     inherited = {name: value for name, value in os.environ.items() if name not in client_only}
     return inherited | {

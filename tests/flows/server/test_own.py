@@ -57,6 +57,15 @@ def unrecorded(place: Path) -> Callable[[list[str]], "subprocess.Popen[bytes]"]:
     return begin
 
 
+def test_an_address_of_the_ui_that_is_none_is_refused(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PREFECT_UI_URL", "nightjar.example.org")
+    with pytest.raises(
+        connection.ServerError, match=r"^PREFECT_UI_URL: expected an address such as https://"
+    ):
+        connection.start()
+    assert serving_on(place) == []
+
+
 def mode(path: Path) -> str:
     return oct(stat.S_IMODE(path.stat().st_mode))
 
