@@ -187,6 +187,16 @@ class EvalConfig(BenchmarkFields):
                 "metrics",
             )
         for index, model in enumerate(self.models):
+            drawn = self.sampling(model)
+            if (drawn.n or 1) > 1 and "num_samples" not in drawn.model_fields_set:
+                at: tuple[str | int, ...] = () if model.sample_params.n is None else ("models", index)
+                raise PlacedError(
+                    "is how many of an item's answers come with one request, and num_samples, how many there "
+                    f"are, is not given; give num_samples: {drawn.n}",
+                    *at,
+                    "sample_params",
+                    "n",
+                )
             speaks = self.tools is not None or self.turns is not None
             if speaks and not provider_of(model, Path(self.base_dir)).takes_chats:
                 raise PlacedError(
