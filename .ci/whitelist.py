@@ -140,9 +140,10 @@ output_tokens
 model_usage
 total_time
 
-# Prefect gives a pool of processes what they begin with
+# Prefect gives a pool of processes what they begin with, and starts them from threads of its own
 _._initializer
 _._initargs
+_._resolver_executor
 
 # urllib asks for it
 _.redirect_request
