@@ -174,7 +174,7 @@ def read_files(entry: Path, reached: Iterable[Path], since: float) -> dict[str, 
     unseen = {file for name, (module, file) in _seen.before.items() if sys.modules.get(name) is module}
     if str(entry) not in _seen.loaded or _seen.lost or not unseen.isdisjoint(code):
         raise Unknown(f"{entry}, or what it imports, was loaded before anyone looked")
-    own = {path for path, users in _seen.written.items() if not users.isdisjoint(code)} | _seen.databases
+    own = {p for p in reads if p in _seen.databases or not code.isdisjoint(_seen.written.get(p, ()))}
     found = {path: _digest(path, states, path in own) for path, states in reads.items()}
     return {path: digest for path, digest in found.items() if digest is not None}
 

@@ -9,6 +9,7 @@ import shutil
 import sqlite3
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -537,3 +538,27 @@ def test_modules_that_are_imported_meanwhile_do_not_disturb(
         assert load_function("own.py:fn", tmp_path)() == 1
         for _ in range(3):  # the oldest goes
             assert resolver(tmp_path, own=True)("own.py:fn")() == 1
+
+
+def test_files_that_are_written_meanwhile_do_not_disturb(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = sources(tmp_path, mine="def metric(x): return 1.0\n")
+    monkeypatch.setattr(observed._seen, "written", dict.fromkeys(map(str, range(200_000)), frozenset()))
+
+    ended = threading.Event()
+
+    def write_more() -> None:
+        for number in range(200_000, 300_000):
+            observed._seen.written[str(number)] = frozenset()
+            if ended.wait(0.0002):
+                return
+
+    writer = threading.Thread(target=write_more)
+    writer.start()
+    try:
+        for _ in range(10):
+            assert set(observed_files(found.entries) or ()) == {"mine.py"}
+    finally:
+        ended.set()
+        writer.join()
