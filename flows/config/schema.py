@@ -191,8 +191,8 @@ class EvalConfig(BenchmarkFields):
             if (drawn.n or 1) > 1 and "num_samples" not in drawn.model_fields_set:
                 at: tuple[str | int, ...] = () if model.sample_params.n is None else ("models", index)
                 raise PlacedError(
-                    "is how many of an item's answers come with one request, and num_samples, how many there "
-                    f"are, is not given; give num_samples: {drawn.n}",
+                    f"asks for {drawn.n} answers in one request, but an item has one where num_samples is "
+                    f"not given; give num_samples: {drawn.n}, or leave n out",
                     *at,
                     "sample_params",
                     "n",

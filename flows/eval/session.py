@@ -496,7 +496,7 @@ def _document_of(evaluation: Evaluation, state: State[Any]) -> dict[str, Any]:
     return {"results": [], "output": evaluation.output} | ended
 
 
-OUTPUT: Final = "--output, else NIGHTJAR_RESULTS:"
+OUTPUT: Final = "--output (or NIGHTJAR_RESULTS)"
 """Where a run's folder comes from, for messages."""
 
 

@@ -188,7 +188,7 @@ def _count(batch: pa.RecordBatch, ran: BlockRun, price: Price | None, tally: Req
         if row["status"] == "infra_error":
             tally.failed += 1
             tally.retryable += 1
-            tally.errors[error] = tally.errors.get(error, 0) + 1
+            tally.count_error(error)
         if (item, epoch) in ran.reused:
             tally.cached += 1
             tally.same_night += 1

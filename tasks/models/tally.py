@@ -97,7 +97,15 @@ class RequestTally:
         return self.failed / self.requests if self.requests else 0.0
 
     def count_error(self, reason: str) -> None:
-        """Counts one more failed request by its reason."""
+        """Counts one more failed request by its reason; a reason beyond ``MOST_REASONS`` has no count of its
+        own, and ``failed`` has all.
+
+        >>> tally = RequestTally()
+        >>> for number in range(400):
+        ...     tally.count_error(f"item {number % 200}")
+        >>> len(tally.errors), tally.errors["item 99"], "item 100" in tally.errors
+        (100, 2, False)
+        """
         if reason in self.errors or len(self.errors) < MOST_REASONS:
             self.errors[reason] = self.errors.get(reason, 0) + 1
 

@@ -107,7 +107,7 @@ def test_output_that_cannot_be_written(refuse: Refuse, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     place = tmp_path / "file" / "out"
     said = refuse(GOOD, "--output", str(place))
-    assert f"--output, else NIGHTJAR_RESULTS: {place}: can't be written" in said
+    assert f"--output (or NIGHTJAR_RESULTS) {place}: can't be written" in said
 
 
 def test_endpoint_that_is_not_there(refuse: Refuse) -> None:

@@ -189,12 +189,15 @@ with LocalProcesses(max_workers=1) as runner:
 """
 
 
+def ended(code: str) -> tuple[int, str]:
+    """With which exit code a Python ends that runs so much, and what it prints as errors."""
+    command = [sys.executable, "-c", code]
+    ran = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=120, check=False)
+    return ran.returncode, ran.stderr
+
+
 def test_a_run_that_is_ended_at_once_leaves_no_warning_of_what_its_processes_shared() -> None:
-    ran = subprocess.run(
-        [sys.executable, "-c", INTERRUPTED], cwd=PROJECT, capture_output=True, text=True, timeout=120,
-        check=False,
-    )  # fmt: skip
-    assert (ran.returncode, ran.stderr) == (130, "")
+    assert ended(INTERRUPTED) == (130, "")
 
 
 BEGINNING = """
@@ -217,11 +220,7 @@ with LocalProcesses(max_workers=1) as runner:
 
 def test_ctrl_c_leaves_no_traceback_of_processes_that_are_about_to_begin() -> None:
     """A terminal tells all of them: in the middle of their imports, before they leave it to the run."""
-    ran = subprocess.run(
-        [sys.executable, "-c", BEGINNING], cwd=PROJECT, capture_output=True, text=True, timeout=120,
-        check=False,
-    )  # fmt: skip
-    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ended(BEGINNING) == (0, "")
 
 
 FORKED = """
